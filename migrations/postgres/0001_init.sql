@@ -1,0 +1,186 @@
+-- Belay's own tables. Every key begins with tenant_id, so that one database serves many tenants and can be sharded by
+-- them. Times are integer milliseconds UTC of the database's clock.
+
+CREATE FUNCTION belay.now_ms() RETURNS bigint LANGUAGE sql VOLATILE
+    AS $$ SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000)::bigint $$;
+
+-- No lease, whatever its holder asked for, counts as live longer ahead than this: a row left by a clock that ran ahead
+-- must not lock a tenant for ever. An operator's hold is exempt.
+CREATE FUNCTION belay.max_lease_ms() RETURNS bigint LANGUAGE sql IMMUTABLE
+    AS $$ SELECT 3600000::bigint $$;
+
+-- One row per tenant, never deleted: release keeps the fence, because a fence that restarts would let a stalled former
+-- holder match again.
+CREATE TABLE belay.site_lock (
+    tenant_id     uuid    PRIMARY KEY,
+    scope         text    NOT NULL,
+    fence         bigint  NOT NULL CHECK (fence >= 0),
+    holder        uuid,
+    host          text    NOT NULL DEFAULT '',
+    pid           integer NOT NULL DEFAULT 0,
+    started_at    bigint  NOT NULL DEFAULT 0,
+    operation     text    NOT NULL DEFAULT '',
+    plan_id       uuid,
+    reason        text    NOT NULL DEFAULT '',
+    acquired_at   bigint  NOT NULL DEFAULT 0,
+    expires_at    bigint  NOT NULL DEFAULT 0,
+    removed_at    bigint,
+    -- The proof locks the row FOR KEY SHARE. Only because the fence is part of a unique key does a change of custody wait
+    -- for that lock, while a renewal, which changes no key, passes.
+    CONSTRAINT site_lock_fence_key UNIQUE (tenant_id, fence)
+);
+-- Two registrations of one site would have two locks.
+CREATE UNIQUE INDEX site_lock_scope_key ON belay.site_lock (scope) WHERE removed_at IS NULL;
+
+-- Whole changes by content, so that rollback works when the files are gone. Shared by all tenants of the database.
+CREATE TABLE belay.change (
+    digest     text   PRIMARY KEY,
+    change_id  text   NOT NULL,
+    body       bytea  NOT NULL,
+    created_at bigint NOT NULL
+);
+CREATE INDEX change_id_idx ON belay.change (change_id, created_at);
+
+CREATE TABLE belay.plan (
+    tenant_id    uuid    NOT NULL,
+    plan_id      uuid    NOT NULL,
+    change_id    text    NOT NULL,
+    digest       text    NOT NULL,
+    status       text    NOT NULL CHECK (status IN ('pending', 'applying', 'applied', 'rolling_back')),
+    claimed_from text    CHECK (claimed_from IN ('pending', 'applied')),
+    fence        bigint,
+    outcome      text    NOT NULL CHECK (outcome IN
+                 ('never_run', 'interrupted', 'failed', 'rolled_back', 'applied', 'quarantined', 'resolved')),
+    attempts     integer NOT NULL DEFAULT 0,
+    seq          bigint,
+    cycle        integer NOT NULL DEFAULT 0,
+    steps_total  integer NOT NULL,
+    format       integer NOT NULL,
+    last_error   text,
+    created_at   bigint  NOT NULL,
+    updated_at   bigint  NOT NULL,
+    PRIMARY KEY (tenant_id, plan_id),
+    CONSTRAINT plan_change_key UNIQUE (tenant_id, change_id),
+    CONSTRAINT plan_in_flight_has_fence CHECK ((status IN ('applying', 'rolling_back')) = (fence IS NOT NULL)),
+    CONSTRAINT plan_claimed_in_flight CHECK (claimed_from IS NULL OR fence IS NOT NULL),
+    -- Keeps site_lock_fence_key in place, and is a second wall: nobody can commit a plan in flight under a fence that the
+    -- lock row no longer has.
+    CONSTRAINT plan_fence_fkey FOREIGN KEY (tenant_id, fence) REFERENCES belay.site_lock (tenant_id, fence)
+        DEFERRABLE INITIALLY DEFERRED
+);
+CREATE UNIQUE INDEX plan_one_in_flight ON belay.plan (tenant_id) WHERE status IN ('applying', 'rolling_back');
+-- Only such plans can be partial; the index keeps the search for them short.
+CREATE INDEX plan_unsettled ON belay.plan (tenant_id) WHERE outcome IN ('interrupted', 'failed', 'quarantined');
+CREATE INDEX plan_seq_idx ON belay.plan (tenant_id, seq) WHERE seq IS NOT NULL;
+
+CREATE TABLE belay.journal (
+    tenant_id   uuid    NOT NULL,
+    plan_id     uuid    NOT NULL,
+    ordinal     integer NOT NULL,
+    step_id     text    NOT NULL,
+    state       text    NOT NULL CHECK (state IN ('intent', 'done', 'undo_intent', 'undone')),
+    fence       bigint  NOT NULL,
+    cycle       integer NOT NULL,
+    attempt     integer NOT NULL DEFAULT 0,
+    deadline_at bigint  NOT NULL DEFAULT 0,
+    updated_at  bigint  NOT NULL,
+    PRIMARY KEY (tenant_id, plan_id, ordinal),
+    FOREIGN KEY (tenant_id, plan_id) REFERENCES belay.plan (tenant_id, plan_id)
+);
+
+CREATE TABLE belay.before_image (
+    tenant_id  uuid    NOT NULL,
+    plan_id    uuid    NOT NULL,
+    ordinal    integer NOT NULL,
+    part       integer NOT NULL,
+    cycle      integer NOT NULL,
+    fence      bigint  NOT NULL,
+    body       bytea   NOT NULL,
+    checksum   bytea   NOT NULL,
+    created_at bigint  NOT NULL,
+    PRIMARY KEY (tenant_id, plan_id, ordinal, part)
+);
+
+CREATE TABLE belay.event (
+    tenant_id   uuid    NOT NULL,
+    seq         bigint  GENERATED ALWAYS AS IDENTITY,
+    at          bigint  NOT NULL,
+    fence       bigint  NOT NULL,
+    plan_id     uuid,
+    change_id   text    NOT NULL DEFAULT '',
+    kind        text    NOT NULL,
+    status_from text    NOT NULL DEFAULT '',
+    status_to   text    NOT NULL DEFAULT '',
+    outcome     text    NOT NULL DEFAULT '',
+    operation   text    NOT NULL DEFAULT '',
+    holder      uuid,
+    host        text    NOT NULL DEFAULT '',
+    pid         integer NOT NULL DEFAULT 0,
+    reason      text    NOT NULL DEFAULT '',
+    failure     text,
+    PRIMARY KEY (tenant_id, seq)
+);
+
+-- The registry of tenants and the named leases: used in the control database only.
+CREATE TABLE belay.tenant (
+    tenant_id  uuid    PRIMARY KEY,
+    name       text    NOT NULL,
+    target     text    NOT NULL,
+    labels     jsonb   NOT NULL DEFAULT '{}',
+    disabled   boolean NOT NULL DEFAULT false,
+    created_at bigint  NOT NULL,
+    removed_at bigint
+);
+CREATE UNIQUE INDEX tenant_name_key ON belay.tenant (name COLLATE "C") WHERE removed_at IS NULL;
+CREATE UNIQUE INDEX tenant_target_key ON belay.tenant (target) WHERE removed_at IS NULL;
+
+CREATE TABLE belay.lease (
+    name        text    PRIMARY KEY,
+    holder      uuid,
+    fence       bigint  NOT NULL,
+    host        text    NOT NULL DEFAULT '',
+    pid         integer NOT NULL DEFAULT 0,
+    started_at  bigint  NOT NULL DEFAULT 0,
+    acquired_at bigint  NOT NULL DEFAULT 0,
+    expires_at  bigint  NOT NULL DEFAULT 0,
+    CONSTRAINT lease_fence_key UNIQUE (name, fence)
+);
+
+-- The proof. It raises, so that in a pipeline the COMMIT behind it cannot take effect.
+CREATE FUNCTION belay.prove(p_tenant uuid, p_holder uuid, p_fence bigint) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    PERFORM 1 FROM belay.site_lock
+        WHERE tenant_id = p_tenant AND holder = p_holder AND fence = p_fence
+        FOR KEY SHARE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'lock lost' USING ERRCODE = 'BY001';
+    END IF;
+END $$;
+
+-- Demands that a statement changed as many rows as it had to.
+CREATE FUNCTION belay.demand(actual bigint, wanted bigint) RETURNS void LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF actual IS DISTINCT FROM wanted THEN
+        RAISE EXCEPTION 'bookkeeping changed % rows, not %', actual, wanted USING ERRCODE = 'BY002';
+    END IF;
+END $$;
+
+-- Runs before each step and after the last: the step before it must have left the transaction, the role and the search
+-- path as they were; then all limits are set again, because a step may have changed them. The mark is transaction-local,
+-- so it is gone if a step ended the transaction. wanted_path is what the step before had, next_path what the next one gets;
+-- budget_ms, if positive, bounds the transaction so far.
+CREATE FUNCTION belay.step_boundary(mark text, wanted_path text, next_path text, statement_ms bigint, lock_ms bigint,
+                                    idle_ms bigint, budget_ms bigint) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF pg_catalog.current_setting('belay.mark', true) IS DISTINCT FROM mark || ':' || current_user
+       OR pg_catalog.current_setting('search_path') IS DISTINCT FROM wanted_path THEN
+        RAISE EXCEPTION 'step left its scope' USING ERRCODE = 'BY003';
+    END IF;
+    IF budget_ms > 0 AND extract(epoch FROM pg_catalog.clock_timestamp() - pg_catalog.transaction_timestamp()) * 1000 > budget_ms THEN
+        RAISE EXCEPTION 'group used up its budget' USING ERRCODE = 'BY004';
+    END IF;
+    PERFORM pg_catalog.set_config('search_path', next_path, true),
+            pg_catalog.set_config('statement_timeout', statement_ms::text, true),
+            pg_catalog.set_config('lock_timeout', lock_ms::text, true),
+            pg_catalog.set_config('idle_in_transaction_session_timeout', idle_ms::text, true);
+END $$;

@@ -1,0 +1,111 @@
+package plan
+
+import "fmt"
+
+// Status is where a plan stands. A plan in flight (applying or rolling_back) belongs to exactly one live holder of its
+// tenant's site lock.
+type Status string
+
+// The four statuses. There are no others.
+const (
+	Pending     Status = "pending"
+	Applying    Status = "applying"
+	Applied     Status = "applied"
+	RollingBack Status = "rolling_back"
+)
+
+// InFlight reports whether only a live holder may have a plan in this status.
+func (s Status) InFlight() bool { return s == Applying || s == RollingBack }
+
+// Event is what moves a plan from one status to another.
+type Event string
+
+// The events of a plan's life.
+const (
+	ClaimApply        Event = "claim_apply"    // a holder begins to apply
+	ClaimRollback     Event = "claim_rollback" // a holder begins to roll back
+	Undo              Event = "undo"           // a failed apply turns into a rollback under the same lease
+	Succeed           Event = "succeed"        // every step is in place, or every step is undone
+	Fail              Event = "fail"           // the holder gives up, and says so
+	Recover           Event = "recover"        // the holder died; the next acquire returns its plan
+	ResolveApplied    Event = "resolve_applied"
+	ResolveRolledBack Event = "resolve_rolled_back"
+)
+
+// Next is the one place where a plan's status changes.
+//
+//	           claim_apply                    succeed
+//	pending ───────────────▶ applying ─────────────────▶ applied
+//	 ▲ ▲  │  ◀── fail, recover ──┘ │ undo                 ▲   │
+//	 │ │  │                        ▼      fail, recover   │   │
+//	 │ │  └─ claim_rollback ─▶ rolling_back ──────────────┘   │
+//	 │ │     (if partial)      │   ▲  │                       │
+//	 │ └─────── succeed ───────┘   └──┼──── claim_rollback ───┘
+//	 └─────── fail, recover ──────────┘
+//
+// Fail and recover return a plan to claimedFrom, the status it was claimed from; a plan without one (a row that an
+// operator edited) goes back to the status before the one it is in. Whether a pending plan may be rolled back at all is
+// a matter of its journal, see [Record.Partial]; resolve moves a plan that is not in flight to what a person says.
+func Next(from, claimedFrom Status, event Event) (Status, error) {
+	switch event {
+	case ClaimApply:
+		if from == Pending {
+			return Applying, nil
+		}
+	case ClaimRollback:
+		if from == Applied || from == Pending {
+			return RollingBack, nil
+		}
+	case Undo:
+		if from == Applying {
+			return RollingBack, nil
+		}
+	case Succeed:
+		switch from {
+		case Applying:
+			return Applied, nil
+		case RollingBack:
+			return Pending, nil
+		case Pending, Applied:
+		}
+	case Fail, Recover:
+		if from.InFlight() {
+			return returnTo(from, claimedFrom)
+		}
+	case ResolveApplied:
+		if from == Pending || from == Applied {
+			return Applied, nil
+		}
+	case ResolveRolledBack:
+		if from == Pending || from == Applied {
+			return Pending, nil
+		}
+	}
+	return "", fmt.Errorf("a plan that is %s cannot %s", from, event)
+}
+
+func returnTo(from, claimedFrom Status) (Status, error) {
+	switch {
+	case claimedFrom == Pending, claimedFrom == Applied && from == RollingBack:
+		return claimedFrom, nil
+	case claimedFrom == "" && from == Applying:
+		return Pending, nil
+	case claimedFrom == "" && from == RollingBack:
+		return Applied, nil
+	}
+	return "", fmt.Errorf("a plan that is %s cannot have been claimed from %s", from, claimedFrom)
+}
+
+// Outcome tells what brought a plan to the status it rests in. The move that ends a claim writes it.
+type Outcome string
+
+// The outcomes.
+const (
+	NeverRun      Outcome = "never_run"
+	Interrupted   Outcome = "interrupted" // its holder died or was cancelled with something in place
+	Failed        Outcome = "failed"
+	RolledBack    Outcome = "rolled_back"
+	Done          Outcome = "applied"
+	InQuarantine  Outcome = "quarantined" // claimed MaxAttempts times without one step committing
+	ResolvedByOne Outcome = "resolved"    // a person said what is true
+)

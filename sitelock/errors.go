@@ -1,0 +1,77 @@
+package sitelock
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+var (
+	// ErrRefused is returned by a store when someone else's lease is live.
+	ErrRefused = errors.New("lock is held by someone else")
+	// ErrContended is returned by a store when a row it must not wait for is locked at this moment, or the database is
+	// busy. Trying again shortly is right.
+	ErrContended = errors.New("database is busy")
+	// ErrNotHeld is returned to a caller who releases or renews what is no longer its own. After a release it is
+	// usually not worth acting on: the lock had lapsed and was taken.
+	ErrNotHeld = errors.New("lock is not held")
+	// ErrNewerBinary is returned when the tenant has a plan in flight that only a newer Belay can read.
+	ErrNewerBinary = errors.New("a plan in flight was written by a newer version of belay; this one must not touch it")
+	// ErrScopeTaken is returned when the scope in the database belongs to another tenant id: two registrations of one
+	// site would have two locks.
+	ErrScopeTaken = errors.New("this target belongs to another tenant id")
+	// ErrRemoved is returned when the tenant has been removed.
+	ErrRemoved = errors.New("tenant has been removed")
+)
+
+// LockBusyError says that a tenant's lock is someone else's.
+type LockBusyError struct {
+	// State is who has it; nil if the holder was just finishing, or if the database is too busy to tell.
+	State *State
+	// Cause is ErrContended if the database was busy; nil otherwise.
+	Cause error
+}
+
+func (e *LockBusyError) Error() string {
+	if e.State == nil {
+		if e.Cause != nil {
+			return "locked: database is busy, try again"
+		}
+		return "locked: the holder was just finishing, try again"
+	}
+	s := e.State
+	what := string(s.Operation)
+	if s.Change != "" {
+		what += " of " + s.Change
+	}
+	if s.Operation == OpHold {
+		return fmt.Sprintf("held by an operator on %s (pid %d) since %s, reason: %s; ends by itself at %s, or with: belay lock release",
+			s.Host, s.PID, stamp(s.Since), s.Reason, stamp(s.Expires))
+	}
+	alive := "alive"
+	if !s.Live {
+		alive = "lapsed"
+	}
+	return fmt.Sprintf("locked by %s on %s (pid %d, %s) since %s; lapses by %s unless renewed, the next apply or rollback recovers it",
+		what, s.Host, s.PID, alive, stamp(s.Since), stamp(s.Expires))
+}
+
+func (e *LockBusyError) Unwrap() error { return e.Cause }
+
+// LockLostError says that a holder no longer has its lock. It is final: a lease found lost never becomes held again.
+type LockLostError struct {
+	Held  Held
+	Lease time.Duration
+	// Current is who has the lock now; nil if that is not known.
+	Current *State
+}
+
+func (e *LockLostError) Error() string {
+	who := "someone else may have recovered this plan"
+	if e.Current != nil && e.Current.Live && e.Current.Holder != e.Held.Holder {
+		who = fmt.Sprintf("%s on %s (pid %d) has it now and may have recovered this plan", e.Current.Operation, e.Current.Host, e.Current.PID)
+	}
+	return fmt.Sprintf("lock lost: not renewed within its lease of %s, or taken over; stopped here, %s", e.Lease, who)
+}
+
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
