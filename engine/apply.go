@@ -1,0 +1,215 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/belayhq/belay/plan"
+	"github.com/belayhq/belay/sitelock"
+	"github.com/belayhq/belay/tenant"
+)
+
+// ApplyOptions tune one apply. The zero value is the careful one.
+type ApplyOptions struct {
+	// LockTimeout is how long to wait for a lock that someone else has. Zero does not wait.
+	LockTimeout time.Duration
+	// Timeout bounds the steps as a whole; the change's own timeout, if shorter, counts. Zero is no bound.
+	Timeout time.Duration
+	// AllowIrreversible lets a change be applied that has a step without a way back.
+	AllowIrreversible bool
+	// Retry claims a quarantined plan too.
+	Retry bool
+	// Repin lets a partial plan take an edited change, if only steps not in place differ.
+	Repin bool
+}
+
+// Apply brings a tenant to where every step of the change is in place. A plan that an earlier apply left partial is
+// resumed at the first step not in place; one that is applied is left as it is.
+//
+// If a step fails, the earlier ones stay in place or are undone, newest first, as change.OnFailure says. Errors:
+// *sitelock.LockBusyError, *sitelock.LockLostError, *RefusedError (nothing was touched), *PlanError. The Result is
+// filled in either way.
+func (e *Engine) Apply(ctx context.Context, t tenant.Tenant, change *plan.Change, opts ApplyOptions) (Result, error) {
+	digest := change.Digest()
+	o, closeStore, err := e.begin(ctx, t, change.ID, digest)
+	defer closeStore()
+	if err != nil {
+		return o.endUnclaimed(nil, "", err)
+	}
+	program, err := e.prepare(change, digest, o.store.Dialect())
+	if err != nil {
+		return o.endUnclaimed(nil, "", err)
+	}
+	if mine, err := o.whyNotApply(ctx, change, opts); err != nil {
+		return o.endUnclaimed(mine, VerdictAlreadyApplied, err)
+	}
+	claim := &sitelock.Claim{
+		Direction: plan.Up, Change: change.ID, Digest: digest, Body: change, NewPlan: plan.NewID(), Retry: opts.Retry, Repin: opts.Repin,
+	}
+	grant, err := o.acquire(ctx, sitelock.OpApply, claim, opts.LockTimeout)
+	if err != nil {
+		return o.endUnclaimed(nil, "", err)
+	}
+	if grant.Claimed == nil {
+		defer o.free(ctx)
+		mine, err := o.whyNotApply(ctx, change, opts)
+		if err == nil {
+			err = fmt.Errorf("tenant %s, change %s: the claim was refused", t.Name, change.ID)
+		}
+		return o.endUnclaimed(mine, VerdictAlreadyApplied, err)
+	}
+	return o.apply(ctx, o.newRun(program, *grant.Claimed, plan.Up), opts)
+}
+
+// apply runs a claimed plan upwards and settles how it ends.
+func (o *operation) apply(ctx context.Context, r *run, opts ApplyOptions) (Result, error) {
+	r.success = func() *Move { return r.endsWith(plan.Done, nil) }
+	stepsCtx, cancel := withTimeout(ctx, opts.Timeout, r.program.Change.Timeout)
+	defer cancel()
+	err := r.steps(stepsCtx)
+	if err == nil {
+		return o.end(r, VerdictApplied, nil)
+	}
+	if o.mayUndo(r, err) {
+		return o.undo(ctx, r, err)
+	}
+	o.giveUp(ctx, r, err)
+	return o.end(r, r.verdictAfter(err), r.planError(err, nil))
+}
+
+// mayUndo says whether a failed apply turns back by itself. A verify that could not run never does: nobody knows
+// whether the change is good.
+func (o *operation) mayUndo(r *run, err error) bool {
+	_, lost := errors.AsType[*sitelock.LockLostError](err)
+	return !lost && !r.finished && r.program.Change.OnFailure == plan.RollbackOnFailure && r.record.Touched() &&
+		!errors.Is(err, ErrVerifyUnable) && !errors.Is(err, ErrUnknownOutcome)
+}
+
+// undo turns a failed apply into a rollback under the same lease, with a time budget of its own, so that neither the
+// caller's cancellation nor a spent timeout keeps the tenant half-changed.
+func (o *operation) undo(ctx context.Context, r *run, cause error) (Result, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.engine.config.UndoTimeout)
+	defer cancel()
+	r.observe(KindUndoing, "", cause)
+	undoErr := whyNotUndo(r.program, r.record)
+	if undoErr == nil {
+		undoErr = r.turnBack(ctx, cause)
+	}
+	if undoErr == nil {
+		undoErr = r.steps(ctx)
+	}
+	if undoErr == nil {
+		return o.end(r, r.verdictAfter(cause), r.planError(cause, nil))
+	}
+	o.giveUpUndo(ctx, r, cause, undoErr)
+	return o.end(r, r.verdictAfter(undoErr), r.planError(cause, undoErr))
+}
+
+// turnBack moves the plan from applying to rolling_back, which makes the run a rollback.
+func (r *run) turnBack(ctx context.Context, cause error) error {
+	to, err := plan.Next(r.record.Plan.Status, r.record.Plan.ClaimedFrom, plan.Undo)
+	if err != nil {
+		return err
+	}
+	group := r.newGroup()
+	group.Move = &Move{Event: plan.Undo, From: r.record.Plan.Status, To: to, Failure: failureOf(cause, nil)}
+	r.direction, r.oneByOne = plan.Down, false
+	r.success = func() *Move { return r.endsWith(plan.RolledBack, failureOf(cause, nil)) }
+	if err := r.commit(ctx, group); err != nil && !errors.Is(err, errLookAgain) {
+		return err
+	}
+	return nil
+}
+
+// giveUpUndo ends a claim whose undo failed, so that both errors are on record.
+func (o *operation) giveUpUndo(ctx context.Context, r *run, cause, undoErr error) {
+	if _, lost := errors.AsType[*sitelock.LockLostError](undoErr); lost || r.finished {
+		return
+	}
+	r.move(ctx, plan.Fail, plan.Failed, failureOf(cause, undoErr))
+}
+
+// endsWith is the move of success, from wherever the plan is in flight.
+func (r *run) endsWith(outcome plan.Outcome, failure *plan.Failure) *Move {
+	to, err := plan.Next(r.record.Plan.Status, r.record.Plan.ClaimedFrom, plan.Succeed)
+	if err != nil {
+		// A run's plan is in flight until its last move is committed, and from there success is always an edge.
+		panic(err)
+	}
+	return &Move{Event: plan.Succeed, From: r.record.Plan.Status, To: to, Outcome: outcome, Failure: failure}
+}
+
+// verdictAfter says what a failed run came to.
+func (r *run) verdictAfter(err error) Verdict {
+	switch {
+	case errors.Is(err, errCancelled):
+		return VerdictCancelled
+	case r.record.Plan.Status.InFlight() || r.record.Partial():
+		return VerdictPartial
+	}
+	return VerdictFailed
+}
+
+// prepare checks a change against this engine and splits its scripts for one database.
+func (e *Engine) prepare(change *plan.Change, digest plan.Digest, d tenant.Dialect) (*plan.Program, error) {
+	if program := e.programs.cached(digest, d); program != nil {
+		return program, nil
+	}
+	if err := e.config.Actions.Check(change); err != nil {
+		return nil, &RefusedError{Reason: RefusedInvalid, Err: fmt.Errorf("change %s: %w", change.ID, err)}
+	}
+	program, err := e.programs.compile(change, digest, d)
+	if err != nil {
+		return nil, &RefusedError{Reason: RefusedInvalid, Err: err}
+	}
+	return program, nil
+}
+
+// whyNotApply reads the tenant's plans and says what speaks against the apply.
+func (o *operation) whyNotApply(ctx context.Context, change *plan.Change, opts ApplyOptions) (*plan.Record, error) {
+	records, err := o.store.Records(ctx, o.tenant.ID)
+	if err != nil {
+		return nil, err
+	}
+	mine := find(records, change.ID)
+	if err := whyNotApply(records, change, o.digest, opts); err != nil {
+		return mine, err
+	}
+	if opts.Repin && mine != nil && mine.Touched() && mine.Plan.Digest != o.digest {
+		return mine, o.whyNotRepin(ctx, mine, change)
+	}
+	return mine, nil
+}
+
+// whyNotRepin allows an edit only of steps that are not in place.
+func (o *operation) whyNotRepin(ctx context.Context, mine *plan.Record, change *plan.Change) error {
+	pinned, err := o.store.Change(ctx, mine.Plan.Digest)
+	if err != nil {
+		return err
+	}
+	for _, entry := range mine.Journal {
+		if entry.State == plan.StepUndone {
+			continue
+		}
+		if entry.Ordinal >= len(change.Steps) || entry.Ordinal >= len(pinned.Steps) ||
+			!reflect.DeepEqual(change.Steps[entry.Ordinal], pinned.Steps[entry.Ordinal]) {
+			return refuse(RefusedDigest, nil, "step %s is in place and differs from the one that was applied: only steps not in place may be edited", entry.Step)
+		}
+	}
+	return nil
+}
+
+// withTimeout bounds ctx by the shorter of two limits; zero is no limit.
+func withTimeout(ctx context.Context, a, b time.Duration) (context.Context, context.CancelFunc) {
+	limit := a
+	if limit == 0 || b > 0 && b < limit {
+		limit = b
+	}
+	if limit == 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, limit)
+}

@@ -1,0 +1,199 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/belayhq/belay/plan"
+	"github.com/belayhq/belay/sitelock"
+	"github.com/belayhq/belay/tenant"
+)
+
+// Config tunes an Engine. The zero value of each field is its default.
+type Config struct {
+	// Lease is how long a site lock lives without a renewal; it is renewed four times as often. Default 60 s, at least
+	// 1 s, at most sitelock.MaxLease.
+	Lease time.Duration
+	// Process is what lock rows say of this process. Default: its host, pid and start.
+	Process sitelock.Process
+	// StepTimeout bounds a step whose change does not say. Default 15 minutes.
+	StepTimeout time.Duration
+	// UndoTimeout bounds the undo of a failed apply as a whole; it has a budget of its own so that a timed-out apply can
+	// still be undone. Default 30 minutes.
+	UndoTimeout time.Duration
+	// LockWait bounds how long a step's SQL waits for a row or table lock. Default 10 s.
+	LockWait time.Duration
+	// GroupSteps is how many steps share a checkpoint at most. Default 64.
+	GroupSteps int
+	// GroupBudget is how long a shared checkpoint may take; past it, its steps run one by one. Default 5 s.
+	GroupBudget time.Duration
+	// ActionGrace is how long an action may run on after its context is cancelled before the engine goes on without it.
+	// Default 5 s.
+	ActionGrace time.Duration
+	// Actions are those that changes may name. Default: none.
+	Actions *Actions
+	// Log gets warnings and debug lines. Default: nothing.
+	Log zerolog.Logger
+	// Observe is called for each thing that happens to a plan, from the goroutine that works on it. It must be quick and
+	// safe for concurrent use. Default: nobody watches.
+	Observe func(Progress)
+}
+
+func (c Config) withDefaults() Config {
+	c.Lease = defaultTo(c.Lease, 60*time.Second)
+	c.StepTimeout = defaultTo(c.StepTimeout, 15*time.Minute)
+	c.UndoTimeout = defaultTo(c.UndoTimeout, 30*time.Minute)
+	c.LockWait = defaultTo(c.LockWait, 10*time.Second)
+	c.GroupSteps = defaultTo(c.GroupSteps, 64)
+	c.GroupBudget = defaultTo(c.GroupBudget, 5*time.Second)
+	c.ActionGrace = defaultTo(c.ActionGrace, 5*time.Second)
+	if c.Actions == nil {
+		c.Actions = NewActions()
+	}
+	if c.Observe == nil {
+		c.Observe = func(Progress) {}
+	}
+	return c
+}
+
+func defaultTo[T comparable](v, otherwise T) T {
+	var zero T
+	if v == zero {
+		return otherwise
+	}
+	return v
+}
+
+func (c Config) validate() error {
+	var problems []error
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{
+		{"StepTimeout", c.StepTimeout},
+		{"UndoTimeout", c.UndoTimeout},
+		{"LockWait", c.LockWait},
+		{"GroupBudget", c.GroupBudget},
+		{"ActionGrace", c.ActionGrace},
+	} {
+		if d.value < 0 {
+			problems = append(problems, fmt.Errorf("%s must not be negative, not %s", d.name, d.value))
+		}
+	}
+	if c.GroupSteps < 0 || c.GroupSteps > 1000 {
+		problems = append(problems, fmt.Errorf("GroupSteps must be between 1 and 1000, not %d", c.GroupSteps))
+	}
+	return errors.Join(problems...)
+}
+
+// Engine carries out plans. It is safe for concurrent use; operations on one tenant queue for its lock.
+type Engine struct {
+	directory Directory
+	config    Config
+	locker    *sitelock.Locker
+	programs  programs
+
+	abort     context.Context
+	abortNow  context.CancelCauseFunc
+	closeOnce sync.Once
+}
+
+// New returns an Engine that works on the tenants the directory opens. Close it when done; the directory stays the
+// caller's.
+func New(directory Directory, config Config) (*Engine, error) {
+	if directory == nil {
+		return nil, errors.New("engine: a directory is required")
+	}
+	configErr := config.validate()
+	config = config.withDefaults()
+	e := &Engine{directory: directory, config: config}
+	locker, err := sitelock.NewLocker(sitelock.Config{
+		Lease: config.Lease, Process: config.Process, Log: config.Log, OnWait: e.observeWait,
+	})
+	if err := errors.Join(configErr, err); err != nil {
+		return nil, fmt.Errorf("engine config: %w", err)
+	}
+	e.locker = locker
+	e.abort, e.abortNow = context.WithCancelCause(context.Background())
+	return e, nil
+}
+
+// Lease returns the length of this engine's leases.
+func (e *Engine) Lease() time.Duration { return e.config.Lease }
+
+// ErrAborted is the cause of what [Engine.Abort] cut short.
+var ErrAborted = errors.New("aborted")
+
+// Abort cuts short every step that is running: its statement is cancelled and its transaction rolled back. Plans are
+// still finished truthfully and locks released, as far as the database answers. The engine starts nothing afterwards.
+func (e *Engine) Abort() { e.abortNow(ErrAborted) }
+
+// Close stops renewing locks. Call it when no operation runs any more. It is idempotent.
+func (e *Engine) Close() {
+	e.closeOnce.Do(func() {
+		e.abortNow(ErrAborted)
+		e.locker.Stop()
+	})
+}
+
+// uncancelled returns a context for a database transaction: it outlives the cancellation of ctx, because a statement
+// cut in the middle of a commit would leave an unknown outcome, but not an Abort, nor its own deadline.
+func (e *Engine) uncancelled(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancelCause := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(e.abort, func() { cancelCause(context.Cause(e.abort)) })
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	return ctx, func() { stop(); cancel(); cancelCause(context.Canceled) }
+}
+
+// finishing returns a context for the last words on a plan or a lock: neither the caller's cancellation nor an Abort
+// may keep the status from being true.
+func finishing(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
+}
+
+const finishTimeout = 10 * time.Second
+
+// programs keeps changes compiled, by digest and dialect: thousands of tenants share them.
+type programs struct {
+	mu    sync.Mutex
+	cache map[programKey]*plan.Program
+}
+
+type programKey struct {
+	digest  plan.Digest
+	dialect tenant.Dialect
+}
+
+const programsMax = 256
+
+func (p *programs) compile(c *plan.Change, digest plan.Digest, d tenant.Dialect) (*plan.Program, error) {
+	key := programKey{digest, d}
+	p.mu.Lock()
+	found := p.cache[key]
+	p.mu.Unlock()
+	if found != nil {
+		return found, nil
+	}
+	program, err := c.Compile(d)
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cache == nil || len(p.cache) >= programsMax {
+		p.cache = make(map[programKey]*plan.Program)
+	}
+	p.cache[key] = program
+	return program, nil
+}
+
+func (p *programs) cached(digest plan.Digest, d tenant.Dialect) *plan.Program {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cache[programKey{digest, d}]
+}

@@ -1,0 +1,265 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/belayhq/belay/internal/failpoint"
+	"github.com/belayhq/belay/plan"
+	"github.com/belayhq/belay/sitelock"
+)
+
+// lookup returns the action of a step. The change was checked when the operation began.
+func (r *run) lookup(s *plan.ProgramStep) action {
+	a, _ := r.engine.config.Actions.lookup(s.Step.Action.Name)
+	return a
+}
+
+// external reports whether a step's effect is outside the tenant's database, and so cannot share a transaction.
+func (r *run) external(s *plan.ProgramStep) bool {
+	if s.Step.Kind != plan.Action || !r.lookup(s).external {
+		return false
+	}
+	return r.direction == plan.Up || r.lookup(s).hasUndo && s.Step.Undo == nil
+}
+
+// call is what an action is told of a step, in one direction.
+func (r *run) call(s *plan.ProgramStep, d plan.Direction) call {
+	p := r.record.Plan
+	attempt, mayHaveRun := 1, false
+	for _, e := range r.record.Journal {
+		if e.Ordinal == s.Ordinal && (e.State == plan.StepIntent || e.State == plan.StepUndoIntent) {
+			attempt, mayHaveRun = e.Attempt, true
+		}
+	}
+	return call{
+		Tenant: r.tenant, PlanID: p.ID, StepID: s.Step.ID, Direction: d, Fence: r.lock.Held().Fence,
+		IdempotencyKey: fmt.Sprintf("%s/%s/%d/%s", p.ID, s.Step.ID, p.Cycle, d),
+		Attempt:        attempt, MayHaveRun: mayHaveRun, Args: json.RawMessage(s.Step.Action.Args),
+	}
+}
+
+// transactional makes an action on the tenant's own database a part of its checkpoint.
+func (r *run) transactional(ctx context.Context, s *plan.ProgramStep) func(context.Context, Tx) ([]byte, error) {
+	a := r.lookup(s)
+	if r.direction == plan.Down && (s.Step.Undo != nil || a.undo == nil) {
+		return nil
+	}
+	return func(_ context.Context, tx Tx) (before []byte, err error) {
+		ctx, cancel := r.actionContext(ctx, r.stepTimeout(s))
+		defer cancel()
+		c := r.call(s, r.direction)
+		if r.direction == plan.Down {
+			if c.Before, err = r.store.Image(ctx, r.tenant.ID, r.record.Plan.ID, s.Ordinal); err != nil {
+				return nil, err
+			}
+		}
+		guarded := &closableTx{tx: tx}
+		defer guarded.close()
+		err = protect(ctx, r.engine.config.ActionGrace, func() error {
+			if r.direction == plan.Down {
+				return a.undo(ctx, guarded, c)
+			}
+			image, err := a.do(ctx, guarded, c)
+			before = image
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		return before, nil
+	}
+}
+
+// actionContext is what an action runs under: the lock's context, which ends when the lock is lost, with the caller's
+// cancellation, the step's time and Abort.
+func (r *run) actionContext(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancelCause := context.WithCancelCause(ctx)
+	lockCtx := r.lock.Context()
+	stopLock := context.AfterFunc(lockCtx, func() { cancelCause(context.Cause(lockCtx)) })
+	stopAbort := context.AfterFunc(r.engine.abort, func() { cancelCause(context.Cause(r.engine.abort)) })
+	ctx, cancel := context.WithTimeoutCause(withLease(ctx, r.lock), timeout, fmt.Errorf("timed out after %s", timeout))
+	return ctx, func() { stopLock(); stopAbort(); cancel(); cancelCause(context.Canceled) }
+}
+
+// externalStep carries out a step that cannot share a transaction: intent and before-image, effect, done. last says
+// that no step follows, so that its done mark may end the claim.
+func (r *run) externalStep(ctx context.Context, s *plan.ProgramStep, last bool) error {
+	settled, err := r.settleDoubt(ctx, s)
+	if err != nil {
+		return r.failed(s, err)
+	}
+	if !settled {
+		if err := r.intent(ctx, s); err != nil {
+			return r.failed(s, err)
+		}
+		if err := r.effect(ctx, s); err != nil {
+			return r.failed(s, err)
+		}
+	}
+	return r.failed(s, r.mark(ctx, s, r.afterwards(), last))
+}
+
+// beforehand and afterwards name the journal states around an effect in the run's direction.
+func (r *run) beforehand() plan.StepState {
+	if r.direction == plan.Down {
+		return plan.StepUndoIntent
+	}
+	return plan.StepIntent
+}
+
+func (r *run) afterwards() plan.StepState {
+	if r.direction == plan.Down {
+		return plan.StepUndone
+	}
+	return plan.StepDone
+}
+
+// settleDoubt deals with a step that an earlier attempt left in doubt. It first waits until a former holder's call must
+// have run out of time, unless the resource itself refuses stale fences, then asks the action what happened. It reports
+// whether the step already is as this run wants it.
+func (r *run) settleDoubt(ctx context.Context, s *plan.ProgramStep) (bool, error) {
+	state := r.record.State(s.Ordinal)
+	if state != plan.StepIntent && state != plan.StepUndoIntent {
+		return false, nil
+	}
+	a := r.lookup(s)
+	if !a.fencesChecked {
+		if err := r.waitOut(ctx, s); err != nil {
+			return false, err
+		}
+	}
+	if a.inspect == nil {
+		return false, nil
+	}
+	ctx, cancel := r.actionContext(ctx, r.stepTimeout(s))
+	defer cancel()
+	inDoubt := plan.Up
+	if state == plan.StepUndoIntent {
+		inDoubt = plan.Down
+	}
+	c := r.call(s, inDoubt)
+	var happened bool
+	err := protect(ctx, r.engine.config.ActionGrace, func() (err error) {
+		if c.Before, err = r.store.Image(ctx, r.tenant.ID, r.record.Plan.ID, s.Ordinal); err != nil {
+			return err
+		}
+		happened, err = a.inspect(ctx, c)
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("inspect: %w", err)
+	}
+	// An effect that happened is what an apply wants, one that did not is what a rollback wants; an undo the reverse.
+	inPlace := happened == (state == plan.StepIntent)
+	return inPlace == (r.direction == plan.Up), nil
+}
+
+// waitOut lets the deadline of a call that a former holder may still be making pass.
+func (r *run) waitOut(ctx context.Context, s *plan.ProgramStep) error {
+	for _, e := range r.record.Journal {
+		if e.Ordinal != s.Ordinal || e.WaitLeft <= 0 {
+			continue
+		}
+		timer := time.NewTimer(e.WaitLeft)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", errCancelled, context.Cause(ctx))
+		case <-r.lock.Context().Done():
+			return r.lock.Err()
+		}
+	}
+	return nil
+}
+
+// intent makes the coming effect durable, with its before-image: captured now, unless an earlier attempt did.
+func (r *run) intent(ctx context.Context, s *plan.ProgramStep) error {
+	a := r.lookup(s)
+	state := r.record.State(s.Ordinal)
+	var image []byte
+	if r.direction == plan.Up && a.capture != nil && (state == "" || state == plan.StepUndone) {
+		ctx, cancel := r.actionContext(ctx, r.stepTimeout(s))
+		defer cancel()
+		c := r.call(s, r.direction)
+		err := protect(ctx, r.engine.config.ActionGrace, func() (err error) {
+			image, err = a.capture(ctx, c)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("capture: %w", err)
+		}
+	}
+	group := r.newGroup()
+	group.Steps = []GroupStep{{Ordinal: s.Ordinal, ID: s.Step.ID, State: r.beforehand(), Image: image, Timeout: r.stepTimeout(s)}}
+	if err := r.commit(ctx, group); err != nil {
+		return err
+	}
+	r.countAttempt(s)
+	return nil
+}
+
+func (r *run) countAttempt(s *plan.ProgramStep) {
+	for i := range r.record.Journal {
+		if e := &r.record.Journal[i]; e.Ordinal == s.Ordinal {
+			e.Attempt++
+		}
+	}
+}
+
+// effect calls the action, between two proofs of the lock.
+func (r *run) effect(ctx context.Context, s *plan.ProgramStep) error {
+	if err := r.lock.AssertHeld(ctx); err != nil {
+		return err
+	}
+	if err := failpoint.Hit(failpoint.BeforeEffect); err != nil {
+		return err
+	}
+	a := r.lookup(s)
+	ctx, cancel := r.actionContext(ctx, r.stepTimeout(s))
+	defer cancel()
+	c := r.call(s, r.direction)
+	c.MayHaveRun = c.Attempt > 1
+	err := protect(ctx, r.engine.config.ActionGrace, func() (err error) {
+		if c.Before, err = r.store.Image(ctx, r.tenant.ID, r.record.Plan.ID, s.Ordinal); err != nil {
+			return err
+		}
+		if r.direction == plan.Down {
+			return a.undoEffect(ctx, c)
+		}
+		return a.effect(ctx, c)
+	})
+	return errors.Join(err, failpoint.Hit(failpoint.AfterEffect))
+}
+
+// mark records how an effect ended, checks it, and, after the last step, ends the claim.
+func (r *run) mark(ctx context.Context, s *plan.ProgramStep, state plan.StepState, last bool) error {
+	group := r.newGroup()
+	step := GroupStep{Ordinal: s.Ordinal, ID: s.Step.ID, State: state, Timeout: r.stepTimeout(s)}
+	if r.direction == plan.Up {
+		step.Verify = s.Step.Verify
+	}
+	group.Steps = []GroupStep{step}
+	if last {
+		r.finishIn(&group)
+	}
+	return r.commit(ctx, group)
+}
+
+// failed names the step in an error that came from it.
+func (r *run) failed(s *plan.ProgramStep, err error) error {
+	_, lost := errors.AsType[*sitelock.LockLostError](err)
+	if err == nil || lost || errors.Is(err, errCancelled) || errors.Is(err, errLookAgain) {
+		return err
+	}
+	step := r.stepError(s, err)
+	if f, ok := errors.AsType[*StepFailure](err); ok {
+		step.Err = f.Err
+	}
+	r.observe(KindStepFailed, s.Step.ID, step)
+	return step
+}

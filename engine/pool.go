@@ -1,0 +1,216 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/belayhq/belay/plan"
+	"github.com/belayhq/belay/tenant"
+)
+
+// PoolOptions tune an operation over many tenants. The zero value of each field is its default.
+type PoolOptions struct {
+	// Workers is how many tenants are worked on at once. Default 8.
+	Workers int
+	// StopAfter is how many tenants may fail before no further one is started; those under way are finished. Default: no
+	// number is too many.
+	StopAfter int
+}
+
+// ApplyAll applies a change to many tenants, each under its own lock, never two operations on one tenant. What is applied
+// already is found in one read for each thousand tenants of a database, and costs no lock. A tenant that someone else
+// is working on is put off until the others are done, then waited for. One bad or hung tenant does not stop the others.
+//
+// report is called with the result of every tenant, from one goroutine at a time, in the order in which they end. After the
+// context is cancelled, or after too many failures, tenants not yet started are reported as skipped. The error is that of
+// the sequence of tenants; everything else is in the results.
+func (e *Engine) ApplyAll(ctx context.Context, tenants iter.Seq2[tenant.Tenant, error], change *plan.Change,
+	opts ApplyOptions, pool PoolOptions, report func(Result),
+) error {
+	digest := change.Digest()
+	p := e.newPool(change.ID, opts.LockTimeout, pool, report)
+	p.settle = func(s Surveyed) (Result, bool) {
+		mine := find(s.Records, change.ID)
+		if mine == nil || s.Lock.Live || whyNotApplyMine(mine, digest, opts) != errAlready {
+			return Result{}, false
+		}
+		return settled(s.Tenant, mine, VerdictAlreadyApplied), true
+	}
+	p.work = func(ctx context.Context, t tenant.Tenant, wait time.Duration) Result {
+		one := opts
+		one.LockTimeout = wait
+		result, _ := e.Apply(ctx, t, change, one)
+		return result
+	}
+	return p.run(ctx, tenants)
+}
+
+// RollbackAll rolls a change back on many tenants, as [Engine.ApplyAll] applies one.
+func (e *Engine) RollbackAll(ctx context.Context, tenants iter.Seq2[tenant.Tenant, error], change string,
+	opts RollbackOptions, pool PoolOptions, report func(Result),
+) error {
+	p := e.newPool(change, opts.LockTimeout, pool, report)
+	p.settle = func(s Surveyed) (Result, bool) {
+		mine := find(s.Records, change)
+		if mine == nil || s.Lock.Live || mine.Plan.Status != plan.Pending || mine.Touched() {
+			return Result{}, false
+		}
+		return settled(s.Tenant, mine, VerdictAlreadyRolledBack), true
+	}
+	p.work = func(ctx context.Context, t tenant.Tenant, wait time.Duration) Result {
+		one := opts
+		one.LockTimeout = wait
+		result, _ := e.Rollback(ctx, t, change, one)
+		return result
+	}
+	return p.run(ctx, tenants)
+}
+
+// RollbackAllTo takes many tenants back to where a change was the newest one applied.
+func (e *Engine) RollbackAllTo(ctx context.Context, tenants iter.Seq2[tenant.Tenant, error], change string,
+	opts RollbackOptions, pool PoolOptions, report func(Result),
+) error {
+	p := e.newPool(change, opts.LockTimeout, pool, report)
+	p.work = func(ctx context.Context, t tenant.Tenant, wait time.Duration) Result {
+		one := opts
+		one.LockTimeout = wait
+		result, _ := e.RollbackTo(ctx, t, change, one)
+		return result
+	}
+	return p.run(ctx, tenants)
+}
+
+// Each runs any operation on many tenants in the same pool: Verify or Resolve, say.
+func (e *Engine) Each(ctx context.Context, tenants iter.Seq2[tenant.Tenant, error], pool PoolOptions,
+	work func(context.Context, tenant.Tenant) Result, report func(Result),
+) error {
+	p := e.newPool("", 0, pool, report)
+	p.work = func(ctx context.Context, t tenant.Tenant, _ time.Duration) Result { return work(ctx, t) }
+	return p.run(ctx, tenants)
+}
+
+// pool is one operation over many tenants.
+type pool struct {
+	engine *Engine
+	change string
+	wait   time.Duration
+	opts   PoolOptions
+	// settle, if set, gives the result of a tenant that needs no work, from what a survey read of it.
+	settle func(Surveyed) (Result, bool)
+	work   func(ctx context.Context, t tenant.Tenant, wait time.Duration) Result
+
+	reporting sync.Mutex
+	report    func(Result)
+	failures  atomic.Int64
+	busyMu    sync.Mutex
+	busy      []tenant.Tenant
+}
+
+func (e *Engine) newPool(change string, wait time.Duration, opts PoolOptions, report func(Result)) *pool {
+	opts.Workers = defaultTo(opts.Workers, 8)
+	return &pool{engine: e, change: change, wait: wait, opts: opts, report: report}
+}
+
+// run works on the tenants as they come, then on those that were busy.
+func (p *pool) run(ctx context.Context, tenants iter.Seq2[tenant.Tenant, error]) error {
+	var workers errgroup.Group
+	workers.SetLimit(p.opts.Workers)
+	err := p.first(ctx, tenants, &workers)
+	// A worker's panic or error would have been reported as its tenant's result; Wait has nothing to add.
+	_ = workers.Wait()
+	for _, t := range p.busy {
+		if p.stopped(ctx) {
+			p.tell(p.skipped(t))
+			continue
+		}
+		workers.Go(func() error { p.tell(p.work(ctx, t, p.wait)); return nil })
+	}
+	_ = workers.Wait()
+	return err
+}
+
+// first starts every tenant that needs work, without waiting for those that are busy.
+func (p *pool) first(ctx context.Context, tenants iter.Seq2[tenant.Tenant, error], workers *errgroup.Group) error {
+	for batch, err := range batches(tenants) {
+		if err != nil {
+			return fmt.Errorf("list tenants: %w", err)
+		}
+		for _, group := range byDatabase(batch) {
+			for _, t := range p.unsettled(ctx, group) {
+				if p.stopped(ctx) {
+					p.tell(p.skipped(t))
+					continue
+				}
+				workers.Go(func() error { p.tryFirst(ctx, t); return nil })
+			}
+		}
+	}
+	return nil
+}
+
+// unsettled reports the tenants of one database that need no work, and returns the others. One whose database cannot be read
+// is left to its worker, which will say why.
+func (p *pool) unsettled(ctx context.Context, group []tenant.Tenant) []tenant.Tenant {
+	if p.settle == nil || p.stopped(ctx) {
+		return group
+	}
+	var rest []tenant.Tenant
+	for _, s := range p.engine.surveyOne(ctx, group, p.change) {
+		if s.Err == nil {
+			if result, done := p.settle(s); done {
+				p.tell(result)
+				continue
+			}
+		}
+		rest = append(rest, s.Tenant)
+	}
+	return rest
+}
+
+// tryFirst works on a tenant, or puts it off if it is busy and may be waited for.
+func (p *pool) tryFirst(ctx context.Context, t tenant.Tenant) {
+	result := p.work(ctx, t, 0)
+	if result.Verdict == VerdictBusy && p.wait > 0 {
+		p.busyMu.Lock()
+		defer p.busyMu.Unlock()
+		p.busy = append(p.busy, t)
+		return
+	}
+	p.tell(result)
+}
+
+// stopped says that no further tenant may be started.
+func (p *pool) stopped(ctx context.Context) bool {
+	return ctx.Err() != nil || p.engine.abort.Err() != nil ||
+		p.opts.StopAfter > 0 && p.failures.Load() >= int64(p.opts.StopAfter)
+}
+
+func (p *pool) tell(r Result) {
+	switch r.Verdict {
+	case VerdictFailed, VerdictPartial, VerdictRefused, VerdictBusy:
+		p.failures.Add(1)
+	case VerdictApplied, VerdictAlreadyApplied, VerdictRolledBack, VerdictAlreadyRolledBack, VerdictVerified,
+		VerdictResolved, VerdictCancelled, VerdictSkipped:
+	}
+	p.reporting.Lock()
+	defer p.reporting.Unlock()
+	p.report(r)
+}
+
+func (p *pool) skipped(t tenant.Tenant) Result {
+	return Result{Tenant: t, Change: p.change, Verdict: VerdictSkipped}
+}
+
+// settled is the result of a tenant that needed no work.
+func settled(t tenant.Tenant, r *plan.Record, verdict Verdict) Result {
+	return Result{
+		Tenant: t, Plan: r.Plan.ID, Change: r.Plan.Change, Digest: r.Plan.Digest, Verdict: verdict,
+		StepsDone: r.InPlace(), StepsTotal: r.Plan.StepsTotal,
+	}
+}

@@ -1,0 +1,337 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/belayhq/belay/internal/failpoint"
+	"github.com/belayhq/belay/plan"
+	"github.com/belayhq/belay/sitelock"
+	"github.com/belayhq/belay/tenant"
+)
+
+// run carries one claimed plan in one direction, under one lock. Apply and rollback are the same loop: take the steps
+// that are left, make a group of them, commit it, until none is left; the last group carries the move that ends the
+// claim, and frees the lock.
+type run struct {
+	engine *Engine
+	store  Store
+	tenant tenant.Tenant
+	lock   *sitelock.Lock
+	// request is how the lock was asked for; a run that must look what became of a commit asks again with it.
+	request   sitelock.Request
+	program   *plan.Program
+	record    plan.Record
+	direction plan.Direction
+	// oneByOne is set once a shared checkpoint has failed.
+	oneByOne bool
+	// keepLock leaves the lock held when the plan is finished, for the next plan of the same operation.
+	keepLock bool
+	// success is the move that ends the claim when no step is left.
+	success func() *Move
+	// finished says that the plan rests: its last move is committed.
+	finished bool
+	// undone collects the steps taken back, newest first.
+	undone []string
+}
+
+// errCancelled is why a run stopped when its caller asked it to.
+var errCancelled = errors.New("cancelled")
+
+// steps runs until no step is left, and finishes the plan. On any error the plan is still in flight, unless the lock is
+// lost.
+func (r *run) steps(ctx context.Context) error {
+	looks := 0
+	for {
+		if err := r.mayGoOn(ctx); err != nil {
+			return err
+		}
+		todo := r.todo()
+		var err error
+		if len(todo) > 0 && r.external(todo[0]) {
+			err = r.externalStep(ctx, todo[0], len(todo) == 1)
+		} else {
+			err = r.groupOf(ctx, todo)
+		}
+		if errors.Is(err, errLookAgain) {
+			if looks++; looks > looksMax {
+				return fmt.Errorf("commits keep losing their answer: %w", ErrUnknownOutcome)
+			}
+			err = nil
+		}
+		switch {
+		case err != nil:
+			return err
+		case r.finished:
+			return nil
+		}
+	}
+}
+
+// looksMax bounds how often one run finds out what became of a commit.
+const looksMax = 20
+
+// mayGoOn is asked before each group: the lock must be trusted, and nobody may have asked to stop.
+func (r *run) mayGoOn(ctx context.Context) error {
+	if err := r.lock.Err(); err != nil {
+		return err
+	}
+	if err := context.Cause(r.engine.abort); err != nil {
+		return fmt.Errorf("%w: %w", errCancelled, err)
+	}
+	if err := ctx.Err(); err != nil {
+		cause := context.Cause(ctx)
+		if errors.Is(cause, context.DeadlineExceeded) {
+			return fmt.Errorf("timed out: %w", cause)
+		}
+		return fmt.Errorf("%w: %w", errCancelled, cause)
+	}
+	return nil
+}
+
+// todo lists the steps left in the run's direction: those not in place, oldest first, or those in place or in doubt,
+// newest first.
+func (r *run) todo() []*plan.ProgramStep {
+	var todo []*plan.ProgramStep
+	for i := range r.program.Steps {
+		s := &r.program.Steps[i]
+		state := r.record.State(s.Ordinal)
+		switch {
+		case r.direction == plan.Up && state != plan.StepDone:
+			todo = append(todo, s)
+		case r.direction == plan.Down && state != "" && state != plan.StepUndone:
+			todo = append(todo, s)
+		}
+	}
+	if r.direction == plan.Down {
+		slices.Reverse(todo)
+	}
+	return todo
+}
+
+// groupOf commits the next checkpoint: as many of the steps left as may share one.
+func (r *run) groupOf(ctx context.Context, todo []*plan.ProgramStep) error {
+	members := r.membersOf(todo)
+	group := r.newGroup()
+	for _, s := range members {
+		group.Steps = append(group.Steps, r.groupStep(ctx, s))
+	}
+	if len(members) == len(todo) {
+		r.finishIn(&group)
+	}
+	err := r.commit(ctx, group)
+	if len(members) > 1 && r.mayPassAlone(err) {
+		r.oneByOne = true
+		return nil
+	}
+	return r.explain(members, err)
+}
+
+// mayPassAlone says whether a failed group is tried again one step at a time: what failed may be the sharing.
+func (r *run) mayPassAlone(err error) bool {
+	_, failed := errors.AsType[*StepFailure](err)
+	return failed || errors.Is(err, ErrBudgetSpent)
+}
+
+// membersOf returns the steps that share the next checkpoint: short sql steps, up to and including the first that does
+// more than write rows. An action on its own database closes its group, one outside it never joins one.
+func (r *run) membersOf(todo []*plan.ProgramStep) []*plan.ProgramStep {
+	if len(todo) == 0 {
+		return nil
+	}
+	most := r.engine.config.GroupSteps
+	if r.oneByOne || r.program.Change.Checkpoint == plan.CheckpointStep {
+		most = 1
+	}
+	n := 0
+	for n < len(todo) && n < most && !r.external(todo[n]) {
+		n++
+		if !r.onlyRows(todo[n-1]) {
+			break
+		}
+	}
+	return todo[:n]
+}
+
+func (r *run) onlyRows(s *plan.ProgramStep) bool {
+	if s.Step.Kind == plan.Action {
+		return false
+	}
+	return !slices.ContainsFunc(r.statements(s), func(st plan.Statement) bool { return !st.RowsOnly })
+}
+
+func (r *run) statements(s *plan.ProgramStep) []plan.Statement {
+	if r.direction == plan.Down {
+		return s.Down
+	}
+	return s.Up
+}
+
+func (r *run) newGroup() Group {
+	c := r.engine.config
+	return Group{
+		Plan: r.record.Plan.ID, Scope: r.tenant.Target.Scope, Direction: r.direction, Cycle: r.record.Plan.Cycle,
+		Lease: c.Lease, Budget: c.GroupBudget,
+		Limits: Limits{Idle: c.Lease / 2, LockWait: c.LockWait},
+	}
+}
+
+// groupStep is a sql step, or an action on the tenant's own database, as data for the store.
+func (r *run) groupStep(ctx context.Context, s *plan.ProgramStep) GroupStep {
+	g := GroupStep{Ordinal: s.Ordinal, ID: s.Step.ID, State: plan.StepDone, Timeout: r.stepTimeout(s)}
+	if r.direction == plan.Down {
+		g.State = plan.StepUndone
+	}
+	switch {
+	case s.Step.Kind == plan.Action:
+		g.Action = r.transactional(ctx, s)
+	default:
+		g.Statements = r.statements(s)
+	}
+	if r.direction == plan.Up {
+		g.Verify = s.Step.Verify
+	}
+	return g
+}
+
+func (r *run) stepTimeout(s *plan.ProgramStep) time.Duration {
+	return defaultTo(s.Step.Timeout, r.engine.config.StepTimeout)
+}
+
+// finishIn adds the plan's last move, and the release, to a group.
+func (r *run) finishIn(g *Group) {
+	g.Move = r.success()
+	g.Release = !r.keepLock
+}
+
+// commit makes a checkpoint and takes note of it. Transactions the database wants repeated are; an outcome that nobody
+// knows is found out, after which the run goes on with what it found.
+func (r *run) commit(ctx context.Context, group Group) error {
+	err := r.tryCommit(ctx, group)
+	for tries := 1; errors.Is(err, ErrRetryTransaction) && tries < 4; tries++ {
+		if waitErr := pause(ctx, tries); waitErr != nil {
+			break
+		}
+		if lost := r.lock.Err(); lost != nil {
+			return lost
+		}
+		err = r.tryCommit(ctx, group)
+	}
+	switch {
+	case err == nil:
+		r.note(group)
+		return nil
+	case r.decided(err):
+		return err
+	}
+	return r.findOut(ctx, err)
+}
+
+// decided reports whether an error leaves no doubt that nothing of the group is in place.
+func (r *run) decided(err error) bool {
+	if _, failed := errors.AsType[*StepFailure](err); failed {
+		return true
+	}
+	if _, lost := errors.AsType[*sitelock.LockLostError](err); lost {
+		return true
+	}
+	return errors.Is(err, ErrBudgetSpent) || errors.Is(err, ErrRetryTransaction)
+}
+
+func (r *run) tryCommit(ctx context.Context, group Group) error {
+	ctx, cancel := r.engine.uncancelled(ctx, group.patience())
+	defer cancel()
+	if err := failpoint.Hit(failpoint.BeforeCheckpoint); err != nil {
+		return err
+	}
+	var err error
+	sent := time.Now()
+	if group.Release {
+		err = r.lock.Releasing(ctx, func(ctx context.Context) error {
+			return r.store.Checkpoint(ctx, r.lock.Held(), group)
+		})
+	} else {
+		err = r.store.Checkpoint(ctx, r.lock.Held(), group)
+	}
+	if failure := failpoint.Hit(failpoint.AfterCheckpoint); failure != nil {
+		return failure
+	}
+	if lost, ok := errors.AsType[*sitelock.LockLostError](err); ok {
+		lost.Lease = r.engine.config.Lease
+		r.lock.Lose(lost)
+	}
+	if err == nil && !group.Release && r.store.Dialect() == tenant.SQLite {
+		r.lock.Extended(sent)
+	}
+	return err
+}
+
+// patience is how long a checkpoint may take before its connection is given up: every statement at its own limit, and
+// some more for the network.
+func (g *Group) patience() time.Duration {
+	const network = 10 * time.Second
+	total := network
+	for _, s := range g.Steps {
+		total += s.Timeout * time.Duration(len(s.Statements)+2)
+	}
+	return total
+}
+
+// note brings the run's own picture of the plan up to date after a commit.
+func (r *run) note(group Group) {
+	for i := range group.Steps {
+		s := &group.Steps[i]
+		r.set(s.Ordinal, s.ID, s.State)
+		switch s.State {
+		case plan.StepDone:
+			r.observe(KindStepDone, s.ID, nil)
+		case plan.StepUndone:
+			r.undone = append(r.undone, s.ID)
+			r.observe(KindStepUndone, s.ID, nil)
+		case plan.StepIntent, plan.StepUndoIntent:
+		}
+	}
+	if group.Move != nil {
+		r.record.Plan.Status = group.Move.To
+		r.finished = !group.Move.To.InFlight()
+	}
+}
+
+func (r *run) set(ordinal int, id string, state plan.StepState) {
+	for i := range r.record.Journal {
+		if e := &r.record.Journal[i]; e.Ordinal == ordinal {
+			e.State, e.WaitLeft = state, 0
+			return
+		}
+	}
+	r.record.Journal = append(r.record.Journal, plan.Entry{Ordinal: ordinal, Step: id, State: state, Cycle: r.record.Plan.Cycle})
+	slices.SortFunc(r.record.Journal, func(a, b plan.Entry) int { return a.Ordinal - b.Ordinal })
+}
+
+// explain turns a store's error into one that names the step.
+func (r *run) explain(members []*plan.ProgramStep, err error) error {
+	failure, ok := errors.AsType[*StepFailure](err)
+	if !ok {
+		return err
+	}
+	step := r.stepError(members[failure.Step], failure.Err)
+	step.File, step.Line = failure.File, failure.Line
+	r.observe(KindStepFailed, step.Step, step)
+	return step
+}
+
+func (r *run) stepError(s *plan.ProgramStep, err error) *StepError {
+	return &StepError{
+		Tenant: r.tenant.Name, Change: r.record.Plan.Change, Plan: r.record.Plan.ID, Step: s.Step.ID, Direction: r.direction, Err: err,
+	}
+}
+
+func (r *run) observe(kind ProgressKind, step string, err error) {
+	r.engine.config.Observe(Progress{
+		At: time.Now(), Kind: kind, Tenant: r.tenant.ID, Name: r.tenant.Name, Plan: r.record.Plan.ID, Change: r.record.Plan.Change,
+		Step: step, StepsDone: r.record.InPlace(), StepsTotal: r.record.Plan.StepsTotal, Err: err,
+	})
+}

@@ -1,0 +1,124 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"iter"
+
+	"github.com/belayhq/belay/plan"
+	"github.com/belayhq/belay/sitelock"
+	"github.com/belayhq/belay/tenant"
+)
+
+// surveyBatch is how many tenants of one database one survey reads at most.
+const surveyBatch = 1000
+
+// Surveyed is a tenant with what its database says of it.
+type Surveyed struct {
+	Tenant  tenant.Tenant
+	Lock    sitelock.State
+	Records []plan.Record
+	// Err is why the tenant's database could not be read; nil otherwise.
+	Err error
+}
+
+// Survey reads the locks and plans of tenants, in a constant number of queries for each thousand tenants of one
+// database, without a lock. With a change id it reads only that plan and those that are partial. One database that cannot
+// be read does not keep the others from being. The tenants of a batch come grouped by database.
+func (e *Engine) Survey(ctx context.Context, tenants iter.Seq2[tenant.Tenant, error], change string) iter.Seq2[Surveyed, error] {
+	return func(yield func(Surveyed, error) bool) {
+		for batch, err := range batches(tenants) {
+			if err != nil {
+				yield(Surveyed{}, err)
+				return
+			}
+			for _, group := range byDatabase(batch) {
+				for _, s := range e.surveyOne(ctx, group, change) {
+					if !yield(s, nil) {
+						return
+					}
+				}
+			}
+			if err := ctx.Err(); err != nil {
+				yield(Surveyed{}, context.Cause(ctx))
+				return
+			}
+		}
+	}
+}
+
+// surveyOne reads tenants that share a database.
+func (e *Engine) surveyOne(ctx context.Context, group []tenant.Tenant, change string) []Surveyed {
+	all := make([]Surveyed, len(group))
+	for i := range group {
+		all[i].Tenant = group[i]
+	}
+	found, err := e.surveyDatabase(ctx, group, change)
+	if err == nil && len(found) != len(group) {
+		err = errors.New("survey returned another number of tenants")
+	}
+	for i := range all {
+		if err != nil {
+			all[i].Err = err
+			continue
+		}
+		all[i].Lock, all[i].Records = found[i].Lock, found[i].Records
+	}
+	return all
+}
+
+func (e *Engine) surveyDatabase(ctx context.Context, group []tenant.Tenant, change string) ([]Survey, error) {
+	store, closeStore, err := e.directory.Open(ctx, group[0])
+	if err != nil {
+		return nil, err
+	}
+	defer closeStore()
+	ids := make([]tenant.ID, len(group))
+	for i := range group {
+		ids[i] = group[i].ID
+	}
+	return store.Survey(ctx, ids, change)
+}
+
+// batches cuts a sequence into slices of at most surveyBatch.
+func batches(tenants iter.Seq2[tenant.Tenant, error]) iter.Seq2[[]tenant.Tenant, error] {
+	return func(yield func([]tenant.Tenant, error) bool) {
+		var batch []tenant.Tenant
+		for t, err := range tenants {
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			if batch = append(batch, t); len(batch) == surveyBatch {
+				if !yield(batch, nil) {
+					return
+				}
+				batch = nil
+			}
+		}
+		if len(batch) > 0 {
+			yield(batch, nil)
+		}
+	}
+}
+
+// byDatabase groups tenants that share a database, in order of first appearance.
+func byDatabase(batch []tenant.Tenant) [][]tenant.Tenant {
+	type key struct {
+		dialect  tenant.Dialect
+		database string
+	}
+	at := make(map[key]int)
+	var groups [][]tenant.Tenant
+	for _, t := range batch {
+		k := key{t.Target.Dialect, t.Target.Database}
+		i, seen := at[k]
+		if !seen {
+			i = len(groups)
+			at[k] = i
+			groups = append(groups, nil)
+		}
+		groups[i] = append(groups[i], t)
+	}
+	return groups
+}

@@ -1,0 +1,129 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/belayhq/belay/plan"
+	"github.com/belayhq/belay/sitelock"
+)
+
+// errLookAgain says that a commit's outcome was unknown and is known now: whatever the run was about to do next rests on
+// an old picture, so it starts over from its journal.
+var errLookAgain = errors.New("look again")
+
+// findOut settles a checkpoint whose outcome nobody knows: it takes the lock again under a new fence, which waits until
+// the database has decided the old transaction, and reads the journal. The run then goes on from what the journal says.
+// If someone else has taken the lock meanwhile, the old transaction is decided too, and reading is enough.
+//
+// It returns errLookAgain if the run may go on or is finished, and the first error otherwise.
+func (r *run) findOut(ctx context.Context, unknown error) error {
+	old := r.lock
+	old.Lose(&sitelock.LockLostError{Held: old.Held(), Lease: r.engine.config.Lease})
+	req := r.request
+	req.Replace = old.Held()
+	if req.Claim != nil {
+		claim := *req.Claim
+		claim.Direction, claim.Digest, claim.Retry = r.direction, r.record.Plan.Digest, true
+		req.Claim = &claim
+	}
+	lock, grant, err := r.acquireAgain(ctx, req)
+	if busy, isBusy := errors.AsType[*sitelock.LockBusyError](err); isBusy {
+		return r.readOnly(ctx, unknown, busy)
+	}
+	if err != nil {
+		return fmt.Errorf("%w; and the database did not answer while its outcome was looked up: %w", unknown, err)
+	}
+	r.lock = lock
+	if grant.Claimed != nil {
+		r.record = *grant.Claimed
+		return errLookAgain
+	}
+	ended, err := r.ended(ctx)
+	switch {
+	case err != nil:
+		return errors.Join(unknown, err)
+	case !ended:
+		return unknown
+	}
+	r.finished = true
+	if !r.keepLock {
+		r.release(ctx)
+	}
+	return errLookAgain
+}
+
+// acquireAgain asks for the lock until the database answers, for as long as the old lease could still have protected
+// the run: past that, anyone may have the tenant, and the next acquire by anyone recovers it.
+func (r *run) acquireAgain(ctx context.Context, req sitelock.Request) (*sitelock.Lock, sitelock.Grant, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*r.engine.config.Lease)
+	defer cancel()
+	for tries := 1; ; tries++ {
+		lock, grant, err := r.engine.locker.Acquire(context.WithoutCancel(ctx), r.store, req, r.engine.config.Lease)
+		if _, busy := errors.AsType[*sitelock.LockBusyError](err); err == nil || busy {
+			return lock, grant, err
+		}
+		if pause(ctx, tries) != nil {
+			return nil, sitelock.Grant{}, err
+		}
+	}
+}
+
+// readOnly settles an unknown outcome when someone else has the lock.
+func (r *run) readOnly(ctx context.Context, unknown error, busy *sitelock.LockBusyError) error {
+	ended, err := r.ended(ctx)
+	switch {
+	case err != nil:
+		return errors.Join(unknown, err)
+	case ended:
+		r.finished = true
+		return errLookAgain
+	}
+	lost := &sitelock.LockLostError{Held: r.lock.Held(), Lease: r.engine.config.Lease, Current: busy.State}
+	return fmt.Errorf("%w: %w", lost, unknown)
+}
+
+// ended reads whether the plan rests where a successful run leaves it, and takes over what it reads.
+func (r *run) ended(ctx context.Context) (bool, error) {
+	ctx, cancel := finishing(ctx)
+	defer cancel()
+	records, err := r.store.Records(ctx, r.tenant.ID)
+	if err != nil {
+		return false, err
+	}
+	mine := find(records, r.record.Plan.Change)
+	if mine == nil {
+		return false, nil
+	}
+	r.record = *mine
+	if r.direction == plan.Up {
+		return mine.Plan.Status == plan.Applied && !mine.Partial(), nil
+	}
+	return mine.Plan.Status == plan.Pending && !mine.Touched(), nil
+}
+
+// release frees a lock that no transaction of the run freed. What it cannot free lapses.
+func (r *run) release(ctx context.Context) {
+	ctx, cancel := finishing(ctx)
+	defer cancel()
+	if err := r.lock.Release(ctx); err != nil && !errors.Is(err, sitelock.ErrNotHeld) {
+		r.engine.config.Log.Warn().Err(err).Str("tenant", r.tenant.Name).Msg("lock not released; it lapses by itself")
+	}
+}
+
+// pause waits a little longer with each try, with jitter so that many do not return at once.
+func pause(ctx context.Context, try int) error {
+	const first, most = 25 * time.Millisecond, time.Second
+	wait := min(first<<min(try, 10), most)
+	timer := time.NewTimer(wait/2 + rand.N(wait/2))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
