@@ -33,6 +33,12 @@ type ApplyOptions struct {
 // *sitelock.LockBusyError, *sitelock.LockLostError, *RefusedError (nothing was touched), *PlanError. The Result is
 // filled in either way.
 func (e *Engine) Apply(ctx context.Context, t tenant.Tenant, change *plan.Change, opts ApplyOptions) (Result, error) {
+	return e.applyKnowing(ctx, t, change, opts, nil)
+}
+
+// applyKnowing is Apply for a caller who has just surveyed the tenant: what speaks against the apply is then looked for in
+// what it read. Only the claim, under the lock, decides.
+func (e *Engine) applyKnowing(ctx context.Context, t tenant.Tenant, change *plan.Change, opts ApplyOptions, known []plan.Record) (Result, error) {
 	digest := change.Digest()
 	o, closeStore, err := e.begin(ctx, t, change.ID, digest)
 	defer closeStore()
@@ -43,7 +49,7 @@ func (e *Engine) Apply(ctx context.Context, t tenant.Tenant, change *plan.Change
 	if err != nil {
 		return o.endUnclaimed(nil, "", err)
 	}
-	if mine, err := o.whyNotApply(ctx, change, opts); err != nil {
+	if mine, err := o.whyNotApply(ctx, change, opts, known); err != nil {
 		return o.endUnclaimed(mine, VerdictAlreadyApplied, err)
 	}
 	claim := &sitelock.Claim{
@@ -53,9 +59,9 @@ func (e *Engine) Apply(ctx context.Context, t tenant.Tenant, change *plan.Change
 	if err != nil {
 		return o.endUnclaimed(nil, "", err)
 	}
+	defer o.free(ctx)
 	if grant.Claimed == nil {
-		defer o.free(ctx)
-		mine, err := o.whyNotApply(ctx, change, opts)
+		mine, err := o.whyNotApply(ctx, change, opts, nil)
 		if err == nil {
 			err = fmt.Errorf("tenant %s, change %s: the claim was refused", t.Name, change.ID)
 		}
@@ -69,7 +75,10 @@ func (o *operation) apply(ctx context.Context, r *run, opts ApplyOptions) (Resul
 	r.success = func() *Move { return r.endsWith(plan.Done, nil) }
 	stepsCtx, cancel := withTimeout(ctx, opts.Timeout, r.program.Change.Timeout)
 	defer cancel()
-	err := r.steps(stepsCtx)
+	err := o.stillRequired(ctx, r)
+	if err == nil {
+		err = r.steps(stepsCtx)
+	}
 	if err == nil {
 		return o.end(r, VerdictApplied, nil)
 	}
@@ -144,6 +153,9 @@ func (r *run) endsWith(outcome plan.Outcome, failure *plan.Failure) *Move {
 
 // verdictAfter says what a failed run came to.
 func (r *run) verdictAfter(err error) Verdict {
+	if _, refused := errors.AsType[*RefusedError](err); refused && !r.record.Plan.InFlight() {
+		return verdictOf(err)
+	}
 	switch {
 	case errors.Is(err, errCancelled):
 		return VerdictCancelled
@@ -168,11 +180,27 @@ func (e *Engine) prepare(change *plan.Change, digest plan.Digest, d tenant.Diale
 	return program, nil
 }
 
-// whyNotApply reads the tenant's plans and says what speaks against the apply.
-func (o *operation) whyNotApply(ctx context.Context, change *plan.Change, opts ApplyOptions) (*plan.Record, error) {
+// stillRequired looks again, under the lock, whether the changes that this one requires are applied.
+func (o *operation) stillRequired(ctx context.Context, r *run) error {
+	change := r.program.Change
+	if len(change.Requires) == 0 {
+		return nil
+	}
 	records, err := o.store.Records(ctx, o.tenant.ID)
 	if err != nil {
-		return nil, err
+		return err
+	}
+	return whyNotRequires(records, change)
+}
+
+// whyNotApply says what speaks against the apply, in the tenant's plans as known or else as read now.
+func (o *operation) whyNotApply(ctx context.Context, change *plan.Change, opts ApplyOptions, known []plan.Record) (*plan.Record, error) {
+	records := known
+	if records == nil || len(change.Requires) > 0 {
+		var err error
+		if records, err = o.store.Records(ctx, o.tenant.ID); err != nil {
+			return nil, err
+		}
 	}
 	mine := find(records, change.ID)
 	if err := whyNotApply(records, change, o.digest, opts); err != nil {

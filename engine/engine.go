@@ -120,6 +120,9 @@ func New(directory Directory, config Config) (*Engine, error) {
 	}
 	e.locker = locker
 	e.abort, e.abortNow = context.WithCancelCause(context.Background())
+	if err := locker.Start(context.Background()); err != nil {
+		return nil, err
+	}
 	return e, nil
 }
 

@@ -9,7 +9,6 @@ import (
 
 	"github.com/belayhq/belay/internal/failpoint"
 	"github.com/belayhq/belay/plan"
-	"github.com/belayhq/belay/sitelock"
 )
 
 // lookup returns the action of a step. The change was checked when the operation began.
@@ -42,21 +41,24 @@ func (r *run) call(s *plan.ProgramStep, d plan.Direction) call {
 	}
 }
 
-// transactional makes an action on the tenant's own database a part of its checkpoint.
-func (r *run) transactional(ctx context.Context, s *plan.ProgramStep) func(context.Context, Tx) ([]byte, error) {
+// transactional makes an action on the tenant's own database a part of its checkpoint; nil if there is nothing to run. The
+// before-image is read first: inside the checkpoint, a second connection could be one too many.
+func (r *run) transactional(ctx context.Context, s *plan.ProgramStep) (func(context.Context, Tx) ([]byte, error), error) {
 	a := r.lookup(s)
 	if r.direction == plan.Down && (s.Step.Undo != nil || a.undo == nil) {
-		return nil
+		return nil, nil //nolint:nilnil // no action is a valid part of a step
+	}
+	c := r.call(s, r.direction)
+	if r.direction == plan.Down {
+		image, err := r.store.Image(ctx, r.tenant.ID, r.record.Plan.ID, s.Ordinal)
+		if err != nil {
+			return nil, err
+		}
+		c.Before = image
 	}
 	return func(_ context.Context, tx Tx) (before []byte, err error) {
 		ctx, cancel := r.actionContext(ctx, r.stepTimeout(s))
 		defer cancel()
-		c := r.call(s, r.direction)
-		if r.direction == plan.Down {
-			if c.Before, err = r.store.Image(ctx, r.tenant.ID, r.record.Plan.ID, s.Ordinal); err != nil {
-				return nil, err
-			}
-		}
 		guarded := &closableTx{tx: tx}
 		defer guarded.close()
 		err = protect(ctx, r.engine.config.ActionGrace, func() error {
@@ -71,7 +73,7 @@ func (r *run) transactional(ctx context.Context, s *plan.ProgramStep) func(conte
 			return nil, err
 		}
 		return before, nil
-	}
+	}, nil
 }
 
 // actionContext is what an action runs under: the lock's context, which ends when the lock is lost, with the caller's
@@ -90,17 +92,17 @@ func (r *run) actionContext(ctx context.Context, timeout time.Duration) (context
 func (r *run) externalStep(ctx context.Context, s *plan.ProgramStep, last bool) error {
 	settled, err := r.settleDoubt(ctx, s)
 	if err != nil {
-		return r.failed(s, err)
+		return r.failed(ctx, s, err)
 	}
 	if !settled {
 		if err := r.intent(ctx, s); err != nil {
-			return r.failed(s, err)
+			return r.failed(ctx, s, err)
 		}
 		if err := r.effect(ctx, s); err != nil {
-			return r.failed(s, err)
+			return r.failed(ctx, s, err)
 		}
 	}
-	return r.failed(s, r.mark(ctx, s, r.afterwards(), last))
+	return r.failed(ctx, s, r.mark(ctx, s, r.afterwards(), last))
 }
 
 // beforehand and afterwards name the journal states around an effect in the run's direction.
@@ -248,18 +250,4 @@ func (r *run) mark(ctx context.Context, s *plan.ProgramStep, state plan.StepStat
 		r.finishIn(&group)
 	}
 	return r.commit(ctx, group)
-}
-
-// failed names the step in an error that came from it.
-func (r *run) failed(s *plan.ProgramStep, err error) error {
-	_, lost := errors.AsType[*sitelock.LockLostError](err)
-	if err == nil || lost || errors.Is(err, errCancelled) || errors.Is(err, errLookAgain) {
-		return err
-	}
-	step := r.stepError(s, err)
-	if f, ok := errors.AsType[*StepFailure](err); ok {
-		step.Err = f.Err
-	}
-	r.observe(KindStepFailed, s.Step.ID, step)
-	return step
 }

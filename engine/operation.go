@@ -13,13 +13,15 @@ import (
 
 // operation is one Apply, Rollback or Resolve on one tenant, from opening its database to its Result.
 type operation struct {
-	engine  *Engine
-	tenant  tenant.Tenant
-	change  string
-	digest  plan.Digest
-	store   Store
-	began   time.Time
-	result  Result
+	engine *Engine
+	tenant tenant.Tenant
+	change string
+	digest plan.Digest
+	store  Store
+	began  time.Time
+	result Result
+	// lock is nil until it is acquired. A run that must look what became of a commit asks for another, with the same
+	// request.
 	lock    *sitelock.Lock
 	request sitelock.Request
 }
@@ -68,20 +70,19 @@ func (o *operation) recovered(plans []sitelock.Recovered) {
 	}
 }
 
-// free releases the lock, if the operation still has it, when no transaction did.
+// free ends the operation's hold on its lock. Where the plan's last transaction has released it, nothing is asked of the
+// database; where that failed, the next holder need not wait for the lease to lapse.
 func (o *operation) free(ctx context.Context) {
-	if o.lock == nil {
-		return
+	ctx, cancel := finishing(ctx)
+	defer cancel()
+	if err := o.lock.Release(ctx); err != nil && !errors.Is(err, sitelock.ErrNotHeld) {
+		o.engine.config.Log.Warn().Err(err).Str("tenant", o.tenant.Name).Msg("lock not released; it lapses by itself")
 	}
-	(&run{engine: o.engine, tenant: o.tenant, lock: o.lock}).release(ctx)
 }
 
 // newRun makes a run of a claimed plan.
 func (o *operation) newRun(program *plan.Program, record plan.Record, d plan.Direction) *run {
-	r := &run{
-		engine: o.engine, store: o.store, tenant: o.tenant, lock: o.lock, request: o.request,
-		program: program, record: record, direction: d,
-	}
+	r := &run{operation: o, program: program, record: record, direction: d}
 	o.result.Plan = record.Plan.ID
 	r.observe(KindClaimed, "", nil)
 	return r

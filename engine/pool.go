@@ -42,10 +42,10 @@ func (e *Engine) ApplyAll(ctx context.Context, tenants iter.Seq2[tenant.Tenant, 
 		}
 		return settled(s.Tenant, mine, VerdictAlreadyApplied), true
 	}
-	p.work = func(ctx context.Context, t tenant.Tenant, wait time.Duration) Result {
+	p.work = func(ctx context.Context, s Surveyed, wait time.Duration) Result {
 		one := opts
 		one.LockTimeout = wait
-		result, _ := e.Apply(ctx, t, change, one)
+		result, _ := e.applyKnowing(ctx, s.Tenant, change, one, s.Records)
 		return result
 	}
 	return p.run(ctx, tenants)
@@ -63,10 +63,10 @@ func (e *Engine) RollbackAll(ctx context.Context, tenants iter.Seq2[tenant.Tenan
 		}
 		return settled(s.Tenant, mine, VerdictAlreadyRolledBack), true
 	}
-	p.work = func(ctx context.Context, t tenant.Tenant, wait time.Duration) Result {
+	p.work = func(ctx context.Context, s Surveyed, wait time.Duration) Result {
 		one := opts
 		one.LockTimeout = wait
-		result, _ := e.Rollback(ctx, t, change, one)
+		result, _ := e.Rollback(ctx, s.Tenant, change, one)
 		return result
 	}
 	return p.run(ctx, tenants)
@@ -77,10 +77,10 @@ func (e *Engine) RollbackAllTo(ctx context.Context, tenants iter.Seq2[tenant.Ten
 	opts RollbackOptions, pool PoolOptions, report func(Result),
 ) error {
 	p := e.newPool(change, opts.LockTimeout, pool, report)
-	p.work = func(ctx context.Context, t tenant.Tenant, wait time.Duration) Result {
+	p.work = func(ctx context.Context, s Surveyed, wait time.Duration) Result {
 		one := opts
 		one.LockTimeout = wait
-		result, _ := e.RollbackTo(ctx, t, change, one)
+		result, _ := e.RollbackTo(ctx, s.Tenant, change, one)
 		return result
 	}
 	return p.run(ctx, tenants)
@@ -91,7 +91,7 @@ func (e *Engine) Each(ctx context.Context, tenants iter.Seq2[tenant.Tenant, erro
 	work func(context.Context, tenant.Tenant) Result, report func(Result),
 ) error {
 	p := e.newPool("", 0, pool, report)
-	p.work = func(ctx context.Context, t tenant.Tenant, _ time.Duration) Result { return work(ctx, t) }
+	p.work = func(ctx context.Context, s Surveyed, _ time.Duration) Result { return work(ctx, s.Tenant) }
 	return p.run(ctx, tenants)
 }
 
@@ -103,7 +103,7 @@ type pool struct {
 	opts   PoolOptions
 	// settle, if set, gives the result of a tenant that needs no work, from what a survey read of it.
 	settle func(Surveyed) (Result, bool)
-	work   func(ctx context.Context, t tenant.Tenant, wait time.Duration) Result
+	work   func(ctx context.Context, s Surveyed, wait time.Duration) Result
 
 	reporting sync.Mutex
 	report    func(Result)
@@ -129,7 +129,7 @@ func (p *pool) run(ctx context.Context, tenants iter.Seq2[tenant.Tenant, error])
 			p.tell(p.skipped(t))
 			continue
 		}
-		workers.Go(func() error { p.tell(p.work(ctx, t, p.wait)); return nil })
+		workers.Go(func() error { p.tell(p.work(ctx, Surveyed{Tenant: t}, p.wait)); return nil })
 	}
 	_ = workers.Wait()
 	return err
@@ -142,12 +142,12 @@ func (p *pool) first(ctx context.Context, tenants iter.Seq2[tenant.Tenant, error
 			return fmt.Errorf("list tenants: %w", err)
 		}
 		for _, group := range byDatabase(batch) {
-			for _, t := range p.unsettled(ctx, group) {
+			for _, s := range p.unsettled(ctx, group) {
 				if p.stopped(ctx) {
-					p.tell(p.skipped(t))
+					p.tell(p.skipped(s.Tenant))
 					continue
 				}
-				workers.Go(func() error { p.tryFirst(ctx, t); return nil })
+				workers.Go(func() error { p.tryFirst(ctx, s); return nil })
 			}
 		}
 	}
@@ -156,11 +156,14 @@ func (p *pool) first(ctx context.Context, tenants iter.Seq2[tenant.Tenant, error
 
 // unsettled reports the tenants of one database that need no work, and returns the others. One whose database cannot be read
 // is left to its worker, which will say why.
-func (p *pool) unsettled(ctx context.Context, group []tenant.Tenant) []tenant.Tenant {
+func (p *pool) unsettled(ctx context.Context, group []tenant.Tenant) []Surveyed {
+	rest := make([]Surveyed, 0, len(group))
 	if p.settle == nil || p.stopped(ctx) {
-		return group
+		for _, t := range group {
+			rest = append(rest, Surveyed{Tenant: t})
+		}
+		return rest
 	}
-	var rest []tenant.Tenant
 	for _, s := range p.engine.surveyOne(ctx, group, p.change) {
 		if s.Err == nil {
 			if result, done := p.settle(s); done {
@@ -168,18 +171,18 @@ func (p *pool) unsettled(ctx context.Context, group []tenant.Tenant) []tenant.Te
 				continue
 			}
 		}
-		rest = append(rest, s.Tenant)
+		rest = append(rest, s)
 	}
 	return rest
 }
 
 // tryFirst works on a tenant, or puts it off if it is busy and may be waited for.
-func (p *pool) tryFirst(ctx context.Context, t tenant.Tenant) {
-	result := p.work(ctx, t, 0)
+func (p *pool) tryFirst(ctx context.Context, s Surveyed) {
+	result := p.work(ctx, s, 0)
 	if result.Verdict == VerdictBusy && p.wait > 0 {
 		p.busyMu.Lock()
 		defer p.busyMu.Unlock()
-		p.busy = append(p.busy, t)
+		p.busy = append(p.busy, s.Tenant)
 		return
 	}
 	p.tell(result)

@@ -56,19 +56,26 @@ func whyNotApply(records []plan.Record, change *plan.Change, digest plan.Digest,
 	if err := blockedByPartial(records, change.ID); err != nil {
 		return err
 	}
+	if err := whyNotRequires(records, change); err != nil {
+		return err
+	}
+	if s := change.Irreversible(); s != nil && !opts.AllowIrreversible {
+		return refuse(RefusedIrreversible, nil, "step %s cannot be undone: %s", s.ID, s.Undo.Irreversible)
+	}
+	return nil
+}
+
+func whyNotRequires(records []plan.Record, change *plan.Change) error {
 	var missing []string
 	for _, id := range change.Requires {
 		if r := find(records, id); r == nil || r.Plan.Status != plan.Applied || r.Partial() {
 			missing = append(missing, id)
 		}
 	}
-	if len(missing) > 0 {
-		return refuse(RefusedRequires, missing, "change %s requires %s, which this tenant does not have", change.ID, strings.Join(missing, ", "))
+	if len(missing) == 0 {
+		return nil
 	}
-	if s := change.Irreversible(); s != nil && !opts.AllowIrreversible {
-		return refuse(RefusedIrreversible, nil, "step %s cannot be undone: %s", s.ID, s.Undo.Irreversible)
-	}
-	return nil
+	return refuse(RefusedRequires, missing, "change %s requires %s, which this tenant does not have", change.ID, strings.Join(missing, ", "))
 }
 
 func whyNotApplyMine(r *plan.Record, digest plan.Digest, opts ApplyOptions) error {

@@ -48,9 +48,9 @@ func (e *Engine) Resolve(ctx context.Context, t tenant.Tenant, change string, op
 	if err != nil {
 		return o.endUnclaimed(nil, "", err)
 	}
+	defer o.free(ctx)
 	record, steps, err := o.resolvable(ctx, opts)
 	if err != nil {
-		o.free(ctx)
 		return o.endUnclaimed(record, "", err)
 	}
 	group := resolution(*record, steps, t, opts)
@@ -58,7 +58,6 @@ func (e *Engine) Resolve(ctx context.Context, t tenant.Tenant, change string, op
 	defer cancel()
 	err = o.lock.Releasing(ctx, func(ctx context.Context) error { return o.store.Checkpoint(ctx, o.lock.Held(), group) })
 	if err != nil {
-		o.free(ctx)
 		return o.endUnclaimed(record, "", err)
 	}
 	o.result.Digest = record.Plan.Digest

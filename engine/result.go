@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -93,12 +95,11 @@ func (e *PlanError) Error() string {
 	if e.UndoErr != nil {
 		fmt.Fprintf(&b, "; then the undo failed: %s", e.UndoErr)
 	}
-	switch {
-	case len(e.Applied) > 0:
-		fmt.Fprintf(&b, "; in place now: %s", strings.Join(e.Applied, ", "))
-	default:
-		b.WriteString("; nothing is in place")
+	when := "in place now"
+	if _, lost := errors.AsType[*sitelock.LockLostError](e.Err); lost {
+		when = "in place when last seen"
 	}
+	fmt.Fprintf(&b, "; %s: %s", when, cmp.Or(strings.Join(e.Applied, ", "), "nothing"))
 	return b.String()
 }
 

@@ -68,8 +68,8 @@ func (e *Engine) rollback(ctx context.Context, t tenant.Tenant, change string, o
 	if err != nil {
 		return o.endUnclaimed(nil, "", err)
 	}
+	defer o.free(ctx)
 	if grant.Claimed == nil {
-		defer o.free(ctx)
 		return o.explainNoRollback(ctx, chosen[0], opts)
 	}
 	ctx, cancel := withTimeout(ctx, opts.Timeout, 0)
@@ -84,20 +84,18 @@ func (o *operation) rollbackAll(ctx context.Context, first plan.Record, chosen [
 	record := first
 	for i := 0; ; i++ {
 		r := o.newRun(programs[i], record, plan.Down)
-		r.request.Claim = rollbackClaim(chosen[i], opts)
+		o.request.Claim = rollbackClaim(chosen[i], opts)
 		r.keepLock = i < len(chosen)-1
 		result, err := o.rollbackOne(ctx, r)
-		o.lock = r.lock
 		if err != nil || !r.keepLock {
 			return result, err
 		}
 		o.result.Also = append(o.result.Also, record.Plan.Change)
 		next, err := o.store.Claim(ctx, o.lock.Held(), *rollbackClaim(chosen[i+1], opts))
-		if err != nil || next == nil {
-			defer o.free(ctx)
-			if err != nil {
-				return o.endUnclaimed(&chosen[i+1], "", err)
-			}
+		if err != nil {
+			return o.endUnclaimed(&chosen[i+1], "", err)
+		}
+		if next == nil {
 			return o.explainNoRollback(ctx, chosen[i+1], opts)
 		}
 		record = *next

@@ -17,12 +17,7 @@ import (
 // that are left, make a group of them, commit it, until none is left; the last group carries the move that ends the
 // claim, and frees the lock.
 type run struct {
-	engine *Engine
-	store  Store
-	tenant tenant.Tenant
-	lock   *sitelock.Lock
-	// request is how the lock was asked for; a run that must look what became of a commit asks again with it.
-	request   sitelock.Request
+	*operation
 	program   *plan.Program
 	record    plan.Record
 	direction plan.Direction
@@ -64,11 +59,20 @@ func (r *run) steps(ctx context.Context) error {
 		}
 		switch {
 		case err != nil:
-			return err
+			return r.orLost(err)
 		case r.finished:
 			return nil
 		}
 	}
+}
+
+// orLost puts the loss of the lock before an error that may be only its consequence.
+func (r *run) orLost(err error) error {
+	lost, isLost := errors.AsType[*sitelock.LockLostError](r.lock.Err())
+	if _, already := errors.AsType[*sitelock.LockLostError](err); already || !isLost {
+		return err
+	}
+	return fmt.Errorf("%w: %w", lost, err)
 }
 
 // looksMax bounds how often one run finds out what became of a commit.
@@ -117,7 +121,11 @@ func (r *run) groupOf(ctx context.Context, todo []*plan.ProgramStep) error {
 	members := r.membersOf(todo)
 	group := r.newGroup()
 	for _, s := range members {
-		group.Steps = append(group.Steps, r.groupStep(ctx, s))
+		step, err := r.groupStep(ctx, s)
+		if err != nil {
+			return r.failed(ctx, s, err)
+		}
+		group.Steps = append(group.Steps, step)
 	}
 	if len(members) == len(todo) {
 		r.finishIn(&group)
@@ -127,7 +135,10 @@ func (r *run) groupOf(ctx context.Context, todo []*plan.ProgramStep) error {
 		r.oneByOne = true
 		return nil
 	}
-	return r.explain(members, err)
+	if failure, ok := errors.AsType[*StepFailure](err); ok {
+		return r.failed(ctx, members[failure.Step], failure)
+	}
+	return err
 }
 
 // mayPassAlone says whether a failed group is tried again one step at a time: what failed may be the sharing.
@@ -180,21 +191,21 @@ func (r *run) newGroup() Group {
 }
 
 // groupStep is a sql step, or an action on the tenant's own database, as data for the store.
-func (r *run) groupStep(ctx context.Context, s *plan.ProgramStep) GroupStep {
+func (r *run) groupStep(ctx context.Context, s *plan.ProgramStep) (GroupStep, error) {
 	g := GroupStep{Ordinal: s.Ordinal, ID: s.Step.ID, State: plan.StepDone, Timeout: r.stepTimeout(s)}
 	if r.direction == plan.Down {
 		g.State = plan.StepUndone
 	}
-	switch {
-	case s.Step.Kind == plan.Action:
-		g.Action = r.transactional(ctx, s)
-	default:
-		g.Statements = r.statements(s)
-	}
 	if r.direction == plan.Up {
 		g.Verify = s.Step.Verify
 	}
-	return g
+	if s.Step.Kind == plan.Action {
+		action, err := r.transactional(ctx, s)
+		g.Action = action
+		return g, err
+	}
+	g.Statements = r.statements(s)
+	return g, nil
 }
 
 func (r *run) stepTimeout(s *plan.ProgramStep) time.Duration {
@@ -249,19 +260,14 @@ func (r *run) tryCommit(ctx context.Context, group Group) error {
 	}
 	var err error
 	sent := time.Now()
+	transaction := func(ctx context.Context) error { return r.store.Checkpoint(ctx, r.lock.Held(), group) }
 	if group.Release {
-		err = r.lock.Releasing(ctx, func(ctx context.Context) error {
-			return r.store.Checkpoint(ctx, r.lock.Held(), group)
-		})
+		err = r.lock.Releasing(ctx, transaction)
 	} else {
-		err = r.store.Checkpoint(ctx, r.lock.Held(), group)
+		err = r.lock.Proving(ctx, transaction)
 	}
 	if failure := failpoint.Hit(failpoint.AfterCheckpoint); failure != nil {
 		return failure
-	}
-	if lost, ok := errors.AsType[*sitelock.LockLostError](err); ok {
-		lost.Lease = r.engine.config.Lease
-		r.lock.Lose(lost)
 	}
 	if err == nil && !group.Release && r.store.Dialect() == tenant.SQLite {
 		r.lock.Extended(sent)
@@ -311,22 +317,24 @@ func (r *run) set(ordinal int, id string, state plan.StepState) {
 	slices.SortFunc(r.record.Journal, func(a, b plan.Entry) int { return a.Ordinal - b.Ordinal })
 }
 
-// explain turns a store's error into one that names the step.
-func (r *run) explain(members []*plan.ProgramStep, err error) error {
-	failure, ok := errors.AsType[*StepFailure](err)
-	if !ok {
+// failed names the step in an error that came from it. A step that ended because its caller asked it to was cancelled, it
+// did not fail.
+func (r *run) failed(ctx context.Context, s *plan.ProgramStep, err error) error {
+	_, lost := errors.AsType[*sitelock.LockLostError](err)
+	if err == nil || lost || errors.Is(err, errCancelled) || errors.Is(err, errLookAgain) {
 		return err
 	}
-	step := r.stepError(members[failure.Step], failure.Err)
-	step.File, step.Line = failure.File, failure.Line
-	r.observe(KindStepFailed, step.Step, step)
-	return step
-}
-
-func (r *run) stepError(s *plan.ProgramStep, err error) *StepError {
-	return &StepError{
+	step := &StepError{
 		Tenant: r.tenant.Name, Change: r.record.Plan.Change, Plan: r.record.Plan.ID, Step: s.Step.ID, Direction: r.direction, Err: err,
 	}
+	if failure, ok := errors.AsType[*StepFailure](err); ok {
+		step.File, step.Line, step.Err = failure.File, failure.Line, failure.Err
+	}
+	r.observe(KindStepFailed, step.Step, step)
+	if stop := r.mayGoOn(ctx); stop != nil && errors.Is(err, context.Canceled) {
+		return fmt.Errorf("%w: %w", stop, step)
+	}
+	return step
 }
 
 func (r *run) observe(kind ProgressKind, step string, err error) {

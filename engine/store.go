@@ -35,8 +35,8 @@ type Store interface {
 	// and make the group's move. Errors: *sitelock.LockLostError, *StepFailure, ErrUnknownOutcome, ErrRetryTransaction,
 	// ErrBudgetSpent, or another failure after which nothing of the group is in place.
 	Checkpoint(ctx context.Context, held sitelock.Held, group Group) error
-	// Submit stores a pending plan without running it, unless the tenant has one for this change, and returns the
-	// plan's id and digest either way.
+	// Submit stores a pending plan without running it, unless the tenant has one for this change, and returns the plan
+	// either way. A pending plan with nothing in place or in doubt takes the digest of the change given.
 	Submit(ctx context.Context, id tenant.ID, scope string, newPlan plan.ID, change *plan.Change) (plan.Plan, error)
 
 	// Records reads all plans of a tenant with their journals, by Seq (those never claimed last, by creation).

@@ -62,7 +62,8 @@ func (e *Engine) surveyOne(ctx context.Context, group []tenant.Tenant, change st
 			all[i].Err = err
 			continue
 		}
-		all[i].Lock, all[i].Records = found[i].Lock, found[i].Records
+		// Not nil even if there are none: that is known, too.
+		all[i].Lock, all[i].Records = found[i].Lock, append([]plan.Record{}, found[i].Records...)
 	}
 	return all
 }

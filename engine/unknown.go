@@ -50,9 +50,6 @@ func (r *run) findOut(ctx context.Context, unknown error) error {
 		return unknown
 	}
 	r.finished = true
-	if !r.keepLock {
-		r.release(ctx)
-	}
 	return errLookAgain
 }
 
@@ -103,15 +100,6 @@ func (r *run) ended(ctx context.Context) (bool, error) {
 		return mine.Plan.Status == plan.Applied && !mine.Partial(), nil
 	}
 	return mine.Plan.Status == plan.Pending && !mine.Touched(), nil
-}
-
-// release frees a lock that no transaction of the run freed. What it cannot free lapses.
-func (r *run) release(ctx context.Context) {
-	ctx, cancel := finishing(ctx)
-	defer cancel()
-	if err := r.lock.Release(ctx); err != nil && !errors.Is(err, sitelock.ErrNotHeld) {
-		r.engine.config.Log.Warn().Err(err).Str("tenant", r.tenant.Name).Msg("lock not released; it lapses by itself")
-	}
 }
 
 // pause waits a little longer with each try, with jitter so that many do not return at once.

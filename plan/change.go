@@ -49,6 +49,9 @@ type Change struct {
 	// Timeout bounds one apply or rollback of the change on one tenant; zero is the engine's default.
 	Timeout time.Duration `json:"timeout,omitempty"`
 	Steps   []Step        `json:"steps"`
+
+	// origin says where the parts stand in change.yaml; nil for a change that was not loaded from a directory.
+	origin *origin
 }
 
 // Kind is what carries a step out.

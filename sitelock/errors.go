@@ -28,32 +28,34 @@ var (
 type LockBusyError struct {
 	// State is who has it; nil if the holder was just finishing, or if the database is too busy to tell.
 	State *State
-	// Cause is ErrContended if the database was busy; nil otherwise.
+	// Cause is ErrContended if the database was busy, or why State could not be read; nil otherwise.
 	Cause error
 }
 
 func (e *LockBusyError) Error() string {
-	if e.State == nil {
-		if e.Cause != nil {
-			return "locked: database is busy, try again"
-		}
+	switch {
+	case errors.Is(e.Cause, ErrContended):
+		return "locked: database is busy, try again"
+	case e.State == nil && e.Cause != nil:
+		return fmt.Sprintf("locked: reading by whom: %v", e.Cause)
+	case e.State == nil:
 		return "locked: the holder was just finishing, try again"
 	}
 	s := e.State
-	what := string(s.Operation)
-	if s.Change != "" {
-		what += " of " + s.Change
-	}
 	if s.Operation == OpHold {
 		return fmt.Sprintf("held by an operator on %s (pid %d) since %s, reason: %s; ends by itself at %s, or with: belay lock release",
 			s.Host, s.PID, stamp(s.Since), s.Reason, stamp(s.Expires))
 	}
-	alive := "alive"
-	if !s.Live {
-		alive = "lapsed"
+	what := string(s.Operation)
+	if s.Change != "" {
+		what += " of " + s.Change
 	}
-	return fmt.Sprintf("locked by %s on %s (pid %d, %s) since %s; lapses by %s unless renewed, the next apply or rollback recovers it",
-		what, s.Host, s.PID, alive, stamp(s.Since), stamp(s.Expires))
+	if !s.Live {
+		return fmt.Sprintf("locked by %s on %s (pid %d, lapsed) since %s; lapsed at %s, the next apply or rollback recovers it",
+			what, s.Host, s.PID, stamp(s.Since), stamp(s.Expires))
+	}
+	return fmt.Sprintf("locked by %s on %s (pid %d, alive) since %s; lapses by %s unless renewed, then the next apply or rollback recovers it",
+		what, s.Host, s.PID, stamp(s.Since), stamp(s.Expires))
 }
 
 func (e *LockBusyError) Unwrap() error { return e.Cause }
@@ -71,7 +73,26 @@ func (e *LockLostError) Error() string {
 	if e.Current != nil && e.Current.Live && e.Current.Holder != e.Held.Holder {
 		who = fmt.Sprintf("%s on %s (pid %d) has it now and may have recovered this plan", e.Current.Operation, e.Current.Host, e.Current.PID)
 	}
-	return fmt.Sprintf("lock lost: not renewed within its lease of %s, or taken over; stopped here, %s", e.Lease, who)
+	within := "in time"
+	if e.Lease > 0 {
+		within = "within its lease of " + e.Lease.String()
+	}
+	return fmt.Sprintf("lock lost (fence %d): not renewed %s, or taken over; stopped here, %s", e.Held.Fence, within, who)
 }
+
+// NotRenewedError is returned by [Store.Renew] when it renewed some locks and could not look at others, whose rows were
+// locked at this moment. What it does not list, and is not lost, was renewed. After any other error nothing counts as
+// renewed.
+type NotRenewedError struct {
+	Held []Held
+	// Err says why, normally ErrContended.
+	Err error
+}
+
+func (e *NotRenewedError) Error() string {
+	return fmt.Sprintf("%d locks not renewed: %v", len(e.Held), e.Err)
+}
+
+func (e *NotRenewedError) Unwrap() error { return e.Err }
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -116,7 +116,8 @@ type Store interface {
 	// someone else's lease is live, ErrContended if a row is locked at this moment.
 	Acquire(ctx context.Context, req Request) (Grant, error)
 	// Renew extends all the given locks to now + lease in one statement and returns those that are lost: gone or taken.
-	// A lock it could not look at is neither renewed nor lost, and an error says so.
+	// A lock it could not look at is neither renewed nor lost, and an error says so: *[NotRenewedError] if the others were
+	// renewed.
 	Renew(ctx context.Context, held []Held, lease time.Duration) (lost []Held, err error)
 	// Release frees the lock and keeps its fence. It returns ErrNotHeld if the caller no longer holds it.
 	Release(ctx context.Context, held Held) error

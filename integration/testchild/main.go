@@ -61,6 +61,8 @@ func main() {
 func run(o options) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
+	// The parent waits for this line, so that it knows the signal has arrived.
+	defer context.AfterFunc(ctx, func() { fmt.Fprintln(os.NewFile(3, "parent"), "terminating") })()
 	target, err := tenant.ParseTarget(o.target, "/")
 	if err != nil {
 		return err

@@ -91,7 +91,7 @@ CREATE TABLE belay_before_image (
 ) STRICT;
 
 CREATE TABLE belay_event (
-    seq         INTEGER PRIMARY KEY AUTOINCREMENT,
+    seq         INTEGER PRIMARY KEY,
     tenant_id   TEXT    NOT NULL,
     at          INTEGER NOT NULL,
     fence       INTEGER NOT NULL,
@@ -121,7 +121,9 @@ CREATE TABLE belay_tenant (
     removed_at INTEGER
 ) STRICT;
 CREATE UNIQUE INDEX belay_tenant_name_key ON belay_tenant (name) WHERE removed_at IS NULL;
-CREATE UNIQUE INDEX belay_tenant_target_key ON belay_tenant (target) WHERE removed_at IS NULL;
+-- A target is JSON. Where its password comes from does not make it another one.
+CREATE UNIQUE INDEX belay_tenant_target_key ON belay_tenant (target ->> 'dialect', target ->> 'database', target ->> 'scope')
+    WHERE removed_at IS NULL;
 
 CREATE TABLE belay_lease (
     name        TEXT    PRIMARY KEY,

@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/belayhq/belay/engine"
+	"github.com/belayhq/belay/internal/render"
+	"github.com/belayhq/belay/plan"
+	"github.com/belayhq/belay/tenant"
+)
+
+// operationFlags are those of apply and rollback.
+type operationFlags struct {
+	selection
+	lockTimeout time.Duration
+	timeout     time.Duration
+	maxFailures int
+	retry       bool
+	yes         bool
+	verbose     bool
+}
+
+func (f *operationFlags) addTo(p *program, cmd *cobra.Command) {
+	f.selection.addTo(cmd)
+	flags := cmd.Flags()
+	flags.StringVarP(&p.flags.workers, "workers", "p", "", "work on `N` tenants at once (default 8)")
+	flags.DurationVar(&f.lockTimeout, "lock-timeout", 0, "how long to wait for a lock that someone else has; 0 does not wait (default 1.5 leases)")
+	flags.DurationVar(&f.timeout, "timeout", 0, "how long the steps of one tenant may take (default no bound)")
+	flags.IntVar(&f.maxFailures, "max-failures", 0, "start no further tenant once more than `N` have failed (default no number)")
+	flags.BoolVar(&f.retry, "retry", false, "also take quarantined plans, and count their attempts anew")
+	flags.BoolVarP(&f.yes, "yes", "y", false, "do not ask")
+	flags.BoolVarP(&f.verbose, "verbose", "v", false, "show every tenant")
+}
+
+// pool returns how many tenants are worked on at once, and when to stop.
+func (f *operationFlags) pool(p *program, cmd *cobra.Command) (engine.PoolOptions, error) {
+	pool := engine.PoolOptions{Workers: p.settings.Workers}
+	if f.maxFailures < 0 {
+		return pool, misuse("--max-failures is %d, it must not be negative", f.maxFailures)
+	}
+	if f.timeout < 0 {
+		return pool, misuse("--timeout is %s, it must not be negative", f.timeout)
+	}
+	if cmd.Flags().Changed("max-failures") {
+		pool.StopAfter = f.maxFailures + 1
+	}
+	return pool, nil
+}
+
+type applyFlags struct {
+	operationFlags
+	allowIrreversible bool
+	repin             bool
+	detailed          bool
+}
+
+func (p *program) applyCommand() *cobra.Command {
+	var f applyFlags
+	cmd := &cobra.Command{
+		Use:   "apply CHANGE",
+		Short: "Apply a change to tenants",
+		Long: `Apply brings each selected tenant to where every step of the change is in place. A plan that was left half-way is
+resumed at its first step that is not in place; a tenant that has the change already is left as it is. So the same command
+can always be run again.
+
+CHANGE is a path if it holds a "/" or names a directory here, else the id of a change that was registered before.`,
+		Example: `  belay apply changes/0042-customer-locale -t acme
+  belay apply changes/0042-customer-locale -l ring=canary --expect 5 -y
+  belay apply 0042-customer-locale --all --exclude 'test-*' -p 16 -o jsonl -y`,
+		Args: cobra.ExactArgs(1),
+	}
+	f.addTo(p, cmd)
+	cmd.Flags().BoolVar(&f.allowIrreversible, "allow-irreversible", false, "apply a change that has a step without a way back")
+	cmd.Flags().BoolVar(&f.repin, "repin", false, "let a partial plan take an edited change, if only steps not in place differ")
+	cmd.Flags().BoolVar(&f.detailed, "detailed-exitcode", false, "exit 2 if work is left that nobody failed at")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return p.apply(cmd, args[0], f) }
+	return cmd
+}
+
+func (p *program) apply(cmd *cobra.Command, arg string, f applyFlags) error {
+	ctx := cmd.Context()
+	wait, err := p.lockTimeout(f.lockTimeout, cmd.Flags().Changed("lock-timeout"))
+	if err != nil {
+		return err
+	}
+	pool, err := f.pool(p, cmd)
+	if err != nil {
+		return err
+	}
+	s, err := p.open(ctx, mustExist)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	change, err := s.findChange(ctx, arg)
+	if err != nil {
+		return err
+	}
+	tenants, err := s.choose(ctx, cmd, &f.selection)
+	if err != nil {
+		return err
+	}
+	if err := s.applicable(arg, change, tenants, f.allowIrreversible); err != nil {
+		return err
+	}
+	if err := s.startEngine(); err != nil {
+		return err
+	}
+	if !f.yes {
+		if err := s.confirmApply(ctx, change, tenants); err != nil {
+			return err
+		}
+	}
+	if err := s.control.PutChange(ctx, change); err != nil {
+		return fmt.Errorf("register change %s: %w", change.ID, err)
+	}
+	o := operation{
+		session: s, command: render.Command{Name: "apply", Argument: arg, Change: change.ID}, digest: change.Digest(),
+		tenants: tenants, verbose: f.verbose, detailed: f.detailed,
+	}
+	opts := engine.ApplyOptions{
+		LockTimeout: wait, Timeout: f.timeout, AllowIrreversible: f.allowIrreversible, Retry: f.retry, Repin: f.repin,
+	}
+	return o.run(ctx, func(ctx context.Context, ts iter.Seq2[tenant.Tenant, error], report func(engine.Result)) error {
+		return s.engine.ApplyAll(ctx, ts, change, opts, pool, report)
+	})
+}
+
+// applicable refuses, before any tenant is opened, a change that no tenant could take.
+func (s *session) applicable(arg string, change *plan.Change, tenants *chosen, allowIrreversible bool) error {
+	if err := engine.NewActions().Check(change); err != nil {
+		return fail(exitRefused, "change %s: %w; actions are registered by the program that embeds belay, this one has none", change.ID, err)
+	}
+	var problems []error
+	for _, dialect := range tenants.Dialects {
+		if _, err := change.Compile(dialect); err != nil {
+			problems = append(problems, fmt.Errorf("change %s is not valid on %s:\n%w", change.ID, dialect, err))
+		}
+	}
+	if len(problems) > 0 {
+		return (&failure{code: exitRefused, err: errors.Join(problems...)}).
+			advise("belay change validate "+render.Quote(arg), "shows everything that is wrong")
+	}
+	if step := change.Irreversible(); step != nil && !allowIrreversible {
+		s.say("step %s of %s cannot be undone: %s", step.ID, change.ID, step.Undo.Irreversible)
+	}
+	return nil
+}
+
+// confirmApply says what an apply would do, and asks. Where nothing is to be done there is nothing to ask.
+func (s *session) confirmApply(ctx context.Context, change *plan.Change, tenants *chosen) error {
+	var fresh, resume, done, busy, unreadable int
+	for one, err := range s.engine.Survey(ctx, tenants.tenants(ctx), change.ID) {
+		if err != nil {
+			return err
+		}
+		mine := planFor(one.Records, change.ID)
+		switch {
+		case one.Err != nil:
+			unreadable++
+		case one.Lock.Live:
+			busy++
+		case mine == nil || mine.Plan.Status == plan.Pending && !mine.Touched():
+			fresh++
+		case mine.Plan.Status == plan.Applied && !mine.Partial():
+			done++
+		default:
+			resume++
+		}
+	}
+	s.say("%s (%s, %s): %d to apply, %d to resume, %d already applied, %d locked by someone else, %d unreadable",
+		change.ID, render.Plural(len(change.Steps), "step"), change.Digest().Short(), fresh, resume, done, busy, unreadable)
+	if todo := tenants.Count - done; todo > 0 {
+		return s.confirm(ctx, fmt.Sprintf("Apply %s to %s?", change.ID, render.Plural(todo, "tenant")))
+	}
+	return nil
+}
+
+func planFor(records []plan.Record, change string) *plan.Record {
+	for i := range records {
+		if records[i].Plan.Change == change {
+			return &records[i]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strconv"
+	"strings"
+
+	"github.com/belayhq/belay/engine"
+	"github.com/belayhq/belay/internal/render"
+	"github.com/belayhq/belay/plan"
+	"github.com/belayhq/belay/tenant"
+)
+
+// operation is apply, rollback, verify or resolve over the tenants of a selection: it shows progress, gathers the
+// results, and tells them in the form asked for.
+type operation struct {
+	session *session
+	command render.Command
+	digest  plan.Digest
+	tenants *chosen
+	verbose bool
+	// detailed turns work that is left into exit code 2.
+	detailed bool
+
+	names    *render.Tenants
+	stream   *render.Stream
+	report   render.Report
+	table    *render.Table
+	problems []render.Problem
+	// untold counts the problems beyond those kept.
+	untold int
+}
+
+// problemsShown bounds what is written for people when many tenants fail alike.
+const problemsShown = 20
+
+// work is what an operation does with the tenants: one of the engine's calls over many.
+type work func(ctx context.Context, tenants iter.Seq2[tenant.Tenant, error], report func(engine.Result)) error
+
+// run does the work and returns how it ended, as an error with its exit code.
+func (o *operation) run(ctx context.Context, do work) error {
+	s := o.session
+	o.names = render.NewTenants()
+	o.table = render.NewTable("TENANT", "RESULT", "STEPS", "TIME")
+	o.report = render.Report{
+		Schema: render.Schema(o.command.Name), Change: o.command.Change, Digest: o.digest, Tenants: []render.TenantResult{},
+	}
+	watcher := o.newWatcher()
+	s.watcher = named{watcher, o.names}
+	done := s.interrupts.during(s.engine.Abort, o.names.InFlight)
+	err := do(ctx, o.noted(ctx), o.result)
+	done()
+	watcher.Stop()
+	s.watcher = nil
+	if err != nil && ctx.Err() != nil {
+		err = nil // the tenants that were not listed are as if they had not been selected: the signal says why
+	}
+	return errors.Join(o.tell(), o.ending(err))
+}
+
+// noted passes the tenants on and remembers their names.
+func (o *operation) noted(ctx context.Context) iter.Seq2[tenant.Tenant, error] {
+	return func(yield func(tenant.Tenant, error) bool) {
+		for t, err := range o.tenants.tenants(ctx) {
+			if err == nil {
+				o.names.Add(t)
+			}
+			if !yield(t, err) {
+				return
+			}
+		}
+	}
+}
+
+func (o *operation) newWatcher() render.Watcher {
+	s := o.session
+	switch {
+	case s.settings.Format == formatLines:
+		o.stream = render.NewStream(s.stdout, o.command.Name)
+		return o.stream
+	case s.animated():
+		return render.NewBar(s.stderr, o.command.Name+" "+o.command.Change, o.tenants.Count)
+	}
+	return render.NewLines(s.stderr)
+}
+
+// named is a watcher whose events carry the names of their tenants.
+type named struct {
+	render.Watcher
+	names *render.Tenants
+}
+
+func (n named) Event(p engine.Progress) { n.Watcher.Event(n.names.Event(p)) }
+
+// result takes one tenant's result. The engine calls it from one goroutine at a time.
+func (o *operation) result(r engine.Result) {
+	o.names.Done(r.Tenant.ID)
+	o.session.watcher.Result(r)
+	o.report.Summary.Selected++
+	o.report.Summary.Count(r.Verdict)
+	switch o.session.settings.Format {
+	case formatJSON:
+		o.report.Tenants = append(o.report.Tenants, render.NewTenantResult(r))
+	case formatTable:
+		if o.verbose || worthShowing(r.Verdict) {
+			o.table.Add(r.Tenant.Name, strings.ReplaceAll(string(r.Verdict), "_", " "),
+				fmt.Sprintf("%d/%d", r.StepsDone, r.StepsTotal), render.Duration(r.Duration))
+		}
+	case formatLines:
+	}
+	problem, ok := render.NewProblem(o.command, r)
+	switch {
+	case !ok:
+	case len(o.problems) < problemsShown:
+		o.problems = append(o.problems, problem)
+	default:
+		o.untold++
+	}
+}
+
+// worthShowing tells the results of tenants on which something was done or went wrong.
+func worthShowing(v engine.Verdict) bool {
+	switch v {
+	case engine.VerdictAlreadyApplied, engine.VerdictAlreadyRolledBack, engine.VerdictSkipped:
+		return false
+	case engine.VerdictApplied, engine.VerdictRolledBack, engine.VerdictVerified, engine.VerdictResolved, engine.VerdictFailed,
+		engine.VerdictPartial, engine.VerdictBusy, engine.VerdictCancelled, engine.VerdictRefused:
+	}
+	return true
+}
+
+// tell writes the results.
+func (o *operation) tell() error {
+	s := o.session
+	for _, problem := range o.problems {
+		if err := problem.Write(s.stderr); err != nil {
+			break // nobody reads
+		}
+	}
+	if o.untold > 0 {
+		s.say("and %s more: belay status shows all", render.Plural(o.untold, "problem"))
+	}
+	switch s.settings.Format {
+	case formatJSON:
+		return render.JSON(s.stdout, o.report)
+	case formatLines:
+		o.stream.Summary(o.report)
+		return nil
+	case formatTable:
+	}
+	if err := o.table.Write(s.stdout); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(s.stdout, o.summaryLine())
+	return err
+}
+
+func (o *operation) summaryLine() string {
+	head := render.Clean(o.command.Change) + ": "
+	switch sum := &o.report.Summary; {
+	case sum.Selected == 0:
+		return head + "no tenants, nothing to do"
+	case sum.NothingToDo():
+		return head + "nothing to do, " + sum.String()
+	default:
+		return head + sum.String()
+	}
+}
+
+// ending is the error that leads to the exit code; nil for success.
+func (o *operation) ending(err error) error {
+	sum := o.report.Summary
+	code := worst(sum, err)
+	if code == exitDone && o.detailed && sum.Skipped > 0 {
+		return fail(exitPending, "%s skipped", render.Plural(sum.Skipped, "tenant"))
+	}
+	switch {
+	case code == exitDone:
+		return nil
+	case err != nil:
+		return &failure{code: code, err: err}
+	}
+	bad := sum.Failed + sum.Partial + sum.Busy + sum.Cancelled + sum.Refused
+	return fail(code, "%s: %s of %s not brought there: %s", o.command.Name, strconv.Itoa(bad), render.Plural(sum.Selected, "tenant"), sum.String())
+}

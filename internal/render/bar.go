@@ -1,0 +1,80 @@
+package render
+
+import (
+	"io"
+	"sync/atomic"
+	"time"
+
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+
+	"github.com/belayhq/belay/engine"
+	"github.com/belayhq/belay/tenant"
+)
+
+// NewBar returns a watcher that draws a bar over so many tenants on a terminal. What a person should see at once, such
+// as waits, recoveries and failures, appears as lines above it.
+func NewBar(w io.Writer, title string, total int) Watcher {
+	b := &bar{
+		progress: mpb.New(mpb.WithOutput(w), mpb.WithWidth(barWidth), mpb.WithRefreshRate(barRefresh)),
+	}
+	b.bar = b.progress.AddBar(int64(total),
+		mpb.PrependDecorators(decor.Name(Clean(title)+" ")),
+		mpb.AppendDecorators(
+			decor.CountersNoUnit(" %d/%d tenants"),
+			decor.Any(func(decor.Statistics) string { return b.state() }),
+		),
+	)
+	b.above.w = b.progress
+	return b
+}
+
+const (
+	barWidth   = 40
+	barRefresh = 120 * time.Millisecond
+)
+
+type bar struct {
+	progress      *mpb.Progress
+	bar           *mpb.Bar
+	above         lines
+	running, poor atomic.Int64
+}
+
+func (b *bar) state() string {
+	text := ""
+	if n := b.running.Load(); n > 0 {
+		text += ", " + Plural(int(n), "plan") + " in flight"
+	}
+	if n := b.poor.Load(); n > 0 {
+		text += ", " + Plural(int(n), "problem")
+	}
+	return text
+}
+
+func (b *bar) Started(tenant.Tenant) {}
+
+func (b *bar) Event(p engine.Progress) {
+	switch p.Kind {
+	case engine.KindClaimed:
+		b.running.Add(1)
+	case engine.KindFinished:
+		b.running.Add(-1)
+	case engine.KindWaiting, engine.KindRecovered, engine.KindStepFailed, engine.KindUndoing:
+		b.above.Event(p)
+	case engine.KindStepDone, engine.KindStepUndone:
+	}
+}
+
+func (b *bar) Result(r engine.Result) {
+	if r.Err != nil {
+		b.poor.Add(1)
+		b.above.Result(r)
+	}
+	b.bar.Increment()
+}
+
+func (b *bar) Stop() {
+	b.bar.Abort(false) // a bar that is full is complete, and this does nothing
+	b.progress.Wait()
+}

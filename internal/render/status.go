@@ -1,0 +1,293 @@
+package render
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/belayhq/belay/engine"
+	"github.com/belayhq/belay/plan"
+	"github.com/belayhq/belay/sitelock"
+	"github.com/belayhq/belay/tenant"
+)
+
+// Status is the document of belay status.
+type Status struct {
+	Schema  string         `json:"schema"`
+	Summary StatusSummary  `json:"summary"`
+	Tenants []TenantStatus `json:"tenants"`
+}
+
+// StatusSummary counts tenants by the state of their lock, and their plans by status. Partial and quarantined plans are
+// counted under their status too.
+type StatusSummary struct {
+	Tenants     int `json:"tenants"`
+	Idle        int `json:"idle"`
+	Running     int `json:"running"`
+	Interrupted int `json:"interrupted"`
+	Held        int `json:"held"`
+	Unreadable  int `json:"unreadable"`
+	// Attention counts the tenants that a person should look at.
+	Attention int `json:"attention"`
+	// NoPlan counts the tenants without any plan, or without one for the change asked about.
+	NoPlan      int `json:"no_plan"`
+	Pending     int `json:"pending"`
+	Applying    int `json:"applying"`
+	Applied     int `json:"applied"`
+	RollingBack int `json:"rolling_back"`
+	Partial     int `json:"partial"`
+	Quarantined int `json:"quarantined"`
+}
+
+// TenantStatus is a tenant's lock and plans.
+type TenantStatus struct {
+	Tenant   string       `json:"tenant"`
+	TenantID tenant.ID    `json:"tenant_id"`
+	Disabled bool         `json:"disabled"`
+	Lock     *Lock        `json:"lock"`
+	Plans    []PlanStatus `json:"plans"`
+	Error    *Failure     `json:"error"`
+	// Attention says why a person should look at this tenant.
+	Attention []string `json:"attention"`
+
+	lockState sitelock.State
+}
+
+// PlanStatus is a plan as it stands.
+type PlanStatus struct {
+	Change      string       `json:"change"`
+	Plan        plan.ID      `json:"plan"`
+	Status      plan.Status  `json:"status"`
+	Outcome     plan.Outcome `json:"outcome"`
+	Partial     bool         `json:"partial"`
+	Quarantined bool         `json:"quarantined"`
+	// RecoversTo is the status that the next acquire returns an abandoned plan to; null for any other.
+	RecoversTo *plan.Status  `json:"recovers_to"`
+	StepsDone  int           `json:"steps_done"`
+	StepsTotal int           `json:"steps_total"`
+	Digest     plan.Digest   `json:"digest"`
+	AppliedSeq int64         `json:"applied_seq"`
+	Attempts   int           `json:"attempts"`
+	LastError  *plan.Failure `json:"last_error"`
+	UpdatedAt  timestamp     `json:"updated_at"`
+}
+
+// NewTenantStatus makes the document of a surveyed tenant. With a change, a tenant without a plan for it is no matter of
+// concern, but other plans that are partial are.
+func NewTenantStatus(s engine.Surveyed) TenantStatus {
+	t := TenantStatus{
+		Tenant: s.Tenant.Name, TenantID: s.Tenant.ID, Disabled: s.Tenant.Disabled, Plans: []PlanStatus{}, Attention: []string{},
+	}
+	if s.Err != nil {
+		t.Error = NewFailure(s.Err)
+		t.Attention = append(t.Attention, "cannot be read: "+s.Err.Error())
+		return t
+	}
+	t.lockState = s.Lock
+	lock := NewLock(s.Lock)
+	t.Lock = &lock
+	switch s.Lock.Kind() {
+	case sitelock.InterruptedState:
+		who := Holder(s.Lock)
+		if who == "" {
+			who = "its holder is gone"
+		}
+		t.Attention = append(t.Attention, "interrupted: "+who)
+		if s.Lock.NeedsNewerBinary() {
+			t.Attention = append(t.Attention, "its plan in flight needs a newer belay")
+		}
+	case sitelock.HeldState:
+		t.Attention = append(t.Attention, Holder(s.Lock))
+	case sitelock.Idle, sitelock.Running:
+	}
+	for _, r := range s.Records {
+		p := newPlanStatus(r, s.Lock)
+		t.Plans = append(t.Plans, p)
+		if note := p.concern(); note != "" {
+			t.Attention = append(t.Attention, note)
+		}
+	}
+	return t
+}
+
+func newPlanStatus(r plan.Record, lock sitelock.State) PlanStatus {
+	p := PlanStatus{
+		Change: r.Plan.Change, Plan: r.Plan.ID, Status: r.Plan.Status, Outcome: r.Plan.Outcome,
+		Partial: r.Partial(), Quarantined: r.Plan.Quarantined(),
+		StepsDone: r.InPlace(), StepsTotal: r.Plan.StepsTotal, Digest: r.Plan.Digest, AppliedSeq: r.Plan.Seq,
+		Attempts: r.Plan.Attempts, LastError: r.Plan.LastError, UpdatedAt: timestamp(r.Plan.UpdatedAt),
+	}
+	if r.Plan.InFlight() && !lock.Live {
+		if to, err := plan.Next(r.Plan.Status, r.Plan.ClaimedFrom, plan.Recover); err == nil {
+			p.RecoversTo = &to
+		}
+	}
+	return p
+}
+
+// concern says why a person should look at a plan; empty if none need.
+func (p PlanStatus) concern() string {
+	steps := fmt.Sprintf("%d of %d steps in place", p.StepsDone, p.StepsTotal)
+	switch {
+	case p.RecoversTo != nil:
+		return fmt.Sprintf("%s is abandoned (%s, %s): the next apply or rollback returns it to %s", p.Change, p.Status, steps, *p.RecoversTo)
+	case p.Quarantined:
+		return fmt.Sprintf("%s is quarantined after %s without a step committing (%s)", p.Change, Plural(p.Attempts, "attempt"), steps)
+	case p.Partial && p.Status == plan.Applied:
+		return fmt.Sprintf("%s is partial (%s): a half-done rollback, finish it", p.Change, steps)
+	case p.Partial:
+		return fmt.Sprintf("%s is partial (%s)", p.Change, steps)
+	case p.Status == plan.Pending && p.Outcome == plan.Failed:
+		return p.Change + " failed, nothing of it is in place"
+	}
+	return ""
+}
+
+// Count adds a tenant. With a change, only its plan counts.
+func (s *StatusSummary) Count(t TenantStatus, change string) {
+	s.Tenants++
+	if len(t.Attention) > 0 {
+		s.Attention++
+	}
+	if t.Error != nil {
+		s.Unreadable++
+		return
+	}
+	switch t.Lock.State {
+	case sitelock.Idle:
+		s.Idle++
+	case sitelock.Running:
+		s.Running++
+	case sitelock.InterruptedState:
+		s.Interrupted++
+	case sitelock.HeldState:
+		s.Held++
+	}
+	plans := 0
+	for _, p := range t.Plans {
+		if change == "" || p.Change == change {
+			plans++
+			s.countPlan(p)
+		}
+	}
+	if plans == 0 {
+		s.NoPlan++
+	}
+}
+
+func (s *StatusSummary) countPlan(p PlanStatus) {
+	switch p.Status {
+	case plan.Pending:
+		s.Pending++
+	case plan.Applying:
+		s.Applying++
+	case plan.Applied:
+		s.Applied++
+	case plan.RollingBack:
+		s.RollingBack++
+	}
+	if p.Partial {
+		s.Partial++
+	}
+	if p.Quarantined {
+		s.Quarantined++
+	}
+}
+
+// Lines is the summary in words, one line for tenants and one for plans, without what does not occur.
+func (s *StatusSummary) Lines() []string {
+	type count struct {
+		n    int
+		what string
+	}
+	words := func(counts ...count) string {
+		var parts []string
+		for _, c := range counts {
+			if c.n > 0 {
+				parts = append(parts, fmt.Sprintf("%d %s", c.n, c.what))
+			}
+		}
+		if len(parts) == 0 {
+			return "none"
+		}
+		return strings.Join(parts, ", ")
+	}
+	return []string{
+		fmt.Sprintf("tenants: %d (%s)", s.Tenants, words(count{s.Idle, "idle"}, count{s.Running, "running"},
+			count{s.Interrupted, "interrupted"}, count{s.Held, "held"}, count{s.Unreadable, "unreadable"})),
+		"plans:   " + words(count{s.Applied, "applied"}, count{s.Pending, "pending"}, count{s.Applying, "applying"},
+			count{s.RollingBack, "rolling back"}, count{s.Partial, "of them partial"}, count{s.Quarantined, "of them quarantined"},
+			count{s.NoPlan, "tenants without one"}),
+	}
+}
+
+// StatusTable shows tenants for people: all, or only those that need attention.
+type StatusTable struct{ table *Table }
+
+// NewStatusTable returns a table without tenants.
+func NewStatusTable() *StatusTable {
+	return &StatusTable{NewTable("TENANT", "LOCK", "CHANGE", "STATUS", "STEPS", "NOTE")}
+}
+
+// Add shows a tenant with each of its plans on a line of its own.
+func (st *StatusTable) Add(t TenantStatus) {
+	if t.Error != nil {
+		st.table.Add(t.Tenant, "unreadable", "", "", "", t.Error.Message)
+		return
+	}
+	note := ""
+	if t.Lock.State != sitelock.Idle {
+		note = Holder(t.lockState)
+	}
+	if len(t.Plans) == 0 {
+		st.table.Add(t.Tenant, string(t.Lock.State), "", "", "", note)
+		return
+	}
+	name, lock := t.Tenant, string(t.Lock.State)
+	for _, p := range t.Plans {
+		st.table.Add(name, lock, p.Change, p.statusWord(), fmt.Sprintf("%d/%d", p.StepsDone, p.StepsTotal), join(p.note(), note))
+		name, lock, note = "\u00a0", "\u00a0", "" // the same tenant: blank, where an empty cell would show a dash
+	}
+}
+
+// Write writes the table; one without tenants writes nothing.
+func (st *StatusTable) Write(to interface{ Write([]byte) (int, error) }) error {
+	return st.table.Write(to)
+}
+
+func (p PlanStatus) statusWord() string {
+	switch {
+	case p.RecoversTo != nil:
+		return string(p.Status) + " (abandoned)"
+	case p.Quarantined && p.Partial:
+		return string(p.Status) + " (partial, quarantined)"
+	case p.Quarantined:
+		return string(p.Status) + " (quarantined)"
+	case p.Partial:
+		return string(p.Status) + " (partial)"
+	}
+	return string(p.Status)
+}
+
+func (p PlanStatus) note() string {
+	var parts []string
+	if p.RecoversTo != nil {
+		parts = append(parts, "recovers to "+string(*p.RecoversTo))
+	}
+	if p.Status == plan.Pending || p.Partial || p.Quarantined {
+		parts = append(parts, "last outcome: "+string(p.Outcome))
+	}
+	if e := p.LastError; e != nil && (p.Status != plan.Applied || p.Partial) {
+		parts = append(parts, strings.TrimPrefix(e.Step+": ", ": ")+e.Message)
+		if e.UndoMessage != "" {
+			parts = append(parts, "undo: "+e.UndoMessage)
+		}
+	}
+	return strings.Join(parts, "; ")
+}
+
+func join(a, b string) string {
+	if a == "" || b == "" {
+		return a + b
+	}
+	return a + "; " + b
+}

@@ -1,0 +1,26 @@
+package sitelock
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Run acquires a lock as [Locker.Acquire] does, calls fn with the lock's context, and releases the lock whatever fn does:
+// return, panic or end its goroutine. What fn started must have ended when it returns.
+//
+// The error is that of Acquire or of fn. A release that failed is only logged, because the lock lapses by itself.
+func (l *Locker) Run(ctx context.Context, store Store, req Request, wait time.Duration,
+	fn func(ctx context.Context, lock *Lock, grant Grant) error) error {
+	lock, grant, err := l.Acquire(ctx, store, req, wait)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err := lock.Release(ctx); err != nil && !errors.Is(err, ErrNotHeld) {
+			l.cfg.Log.Warn().Err(err).Str("tenant", string(req.Tenant)).Int64("fence", int64(lock.held.Fence)).
+				Msg("lock not released, it lapses by itself")
+		}
+	}()
+	return fn(lock.Context(), lock, grant)
+}

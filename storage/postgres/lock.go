@@ -1,0 +1,395 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/belayhq/belay/engine"
+	"github.com/belayhq/belay/plan"
+	"github.com/belayhq/belay/sitelock"
+	"github.com/belayhq/belay/storage"
+	"github.com/belayhq/belay/tenant"
+)
+
+// live is the one predicate for a lease that has not lapsed: a lock may be taken exactly when it does not hold.
+const live = `(l.expires_at >= belay.now_ms() AND (l.operation = 'hold' OR l.expires_at <= belay.now_ms() + belay.max_lease_ms()))`
+
+// inFlight is spelt as the partial index spells it.
+const inFlight = `p.status IN ('applying', 'rolling_back')`
+
+// ensureLockSQL makes the tenant's lock row. A scope of another tenant violates site_lock_scope_key.
+const ensureLockSQL = `
+INSERT INTO belay.site_lock (tenant_id, scope, fence)
+SELECT $1::uuid, $2::text, 0 WHERE $3::bigint <= belay.max_lease_ms() OR $4::text = 'hold'
+ON CONFLICT (tenant_id) DO NOTHING`
+
+// takeSQL takes the lock row without waiting for it, and keeps whom it was taken from for recoverSQL.
+const takeSQL = `
+UPDATE belay.site_lock l SET
+    scope = $2::text,
+    fence = CASE WHEN l.holder = $3::uuid THEN l.fence ELSE l.fence + 1 END,
+    holder = $3::uuid, host = $4::text, pid = $5::integer, started_at = $6::bigint,
+    operation = $7::text, reason = $8::text,
+    plan_id = COALESCE((SELECT p.plan_id FROM belay.plan p WHERE p.tenant_id = $1::uuid AND p.change_id = $9::text), $10::uuid),
+    acquired_at = CASE WHEN l.holder = $3::uuid THEN l.acquired_at ELSE belay.now_ms() END,
+    expires_at = belay.now_ms() + $11::bigint
+FROM (SELECT l.tenant_id, l.holder, l.host, l.pid, l.started_at FROM belay.site_lock l
+      WHERE l.tenant_id = $1::uuid AND l.removed_at IS NULL
+        AND (NOT ` + live + ` OR l.holder = $3::uuid OR (l.holder = $12::uuid AND l.fence = $13::bigint))
+        AND ($11::bigint <= belay.max_lease_ms() OR $7::text = 'hold')
+        AND NOT EXISTS (SELECT FROM belay.plan p WHERE p.tenant_id = $1::uuid AND ` + inFlight + ` AND p.format > $14::integer)
+      FOR UPDATE NOWAIT) was
+WHERE l.tenant_id = was.tenant_id
+RETURNING l.fence, l.expires_at, was.host, was.pid, was.started_at, was.holder IS NOT NULL,
+    pg_catalog.set_config('belay.dead', CASE WHEN was.holder IS NULL THEN '{}' ELSE
+        pg_catalog.jsonb_build_object('holder', was.holder, 'host', was.host, 'pid', was.pid)::text END, true)`
+
+// Acquire implements [sitelock.Store].
+func (s *Store) Acquire(ctx context.Context, req sitelock.Request) (sitelock.Grant, error) {
+	if err := s.ready(ctx); err != nil {
+		return sitelock.Grant{}, err
+	}
+	var a acquisition
+	err := s.write(ctx, func(tx *transaction) error {
+		a = acquisition{grant: sitelock.Grant{Held: sitelock.Held{Tenant: req.Tenant, Holder: req.Holder}}}
+		var change string
+		var newPlan plan.ID
+		if req.Claim != nil {
+			change, newPlan = req.Claim.Change, req.Claim.NewPlan
+		}
+		tx.own(ensureLockSQL, req.Tenant, req.Scope, limitMillis(req.Lease), string(req.Operation))
+		tx.ask(takeSQL, a.readTaken, req.Tenant, req.Scope, req.Holder,
+			req.Process.Host, req.Process.PID, sinceEpoch(req.Process.StartedAt), string(req.Operation), req.Reason,
+			change, orNull(newPlan), limitMillis(req.Lease), orNull(req.Replace.Holder), req.Replace.Fence, plan.Format)
+		tx.ask(recoverSQL, a.readRecovered, req.Tenant, req.Holder, plan.Format, plan.MaxAttempts)
+		if req.Claim != nil {
+			s.claim(tx, req.Tenant, req.Holder, req.Claim, &a.grant.Claimed)
+		}
+		return tx.commit(ctx)
+	})
+	switch {
+	case err != nil:
+		return sitelock.Grant{}, fmt.Errorf("acquire: %w", lockError(err))
+	case !a.taken:
+		return sitelock.Grant{}, fmt.Errorf("acquire: %w", s.whyNot(ctx, req.Tenant, req.Operation, req.Lease))
+	}
+	s.noteStored(req.Claim, a.grant.Claimed)
+	return a.grant, nil
+}
+
+// acquisition collects the answers of one.
+type acquisition struct {
+	grant sitelock.Grant
+	taken bool
+	dead  sitelock.Process
+}
+
+func (a *acquisition) readTaken(rows pgx.Rows) error {
+	for rows.Next() {
+		var expires, started int64
+		var hadHolder bool
+		if err := rows.Scan(&a.grant.Held.Fence, &expires, &a.dead.Host, &a.dead.PID, &started, &hadHolder, nil); err != nil {
+			return err
+		}
+		a.taken, a.grant.Expires, a.dead.StartedAt = true, stamp(expires), stamp(started)
+		if !hadHolder {
+			a.dead = sitelock.Process{}
+		}
+	}
+	return nil
+}
+
+func (a *acquisition) readRecovered(rows pgx.Rows) error {
+	for rows.Next() {
+		r := sitelock.Recovered{Process: a.dead}
+		if err := rows.Scan(&r.Plan, &r.Change, &r.Was, &r.Status); err != nil {
+			return err
+		}
+		a.grant.Recovered = append(a.grant.Recovered, r)
+	}
+	return nil
+}
+
+const whyNotSQL = `
+SELECT l.removed_at IS NOT NULL, COALESCE(` + live + `, false),
+    $2::text <> 'hold' AND $3::bigint > belay.max_lease_ms(), belay.max_lease_ms(),
+    EXISTS (SELECT FROM belay.plan p WHERE p.tenant_id = $1::uuid AND ` + inFlight + ` AND p.format > $4::integer)
+FROM (SELECT) one LEFT JOIN belay.site_lock l ON l.tenant_id = $1::uuid`
+
+// whyNot says why a lock was not taken. If the reason has gone in the meantime, it is that somebody had it.
+func (s *Store) whyNot(ctx context.Context, id tenant.ID, op sitelock.Operation, lease time.Duration) error {
+	reason := sitelock.ErrRefused
+	err := s.read(ctx, func(tx *transaction) error {
+		tx.ask(whyNotSQL, func(rows pgx.Rows) error {
+			for rows.Next() {
+				var removed, isLive, tooLong, newer bool
+				var longest int64
+				if err := rows.Scan(&removed, &isLive, &tooLong, &longest, &newer); err != nil {
+					return err
+				}
+				switch {
+				case removed:
+					reason = sitelock.ErrRemoved
+				case tooLong:
+					reason = fmt.Errorf("a lease of %s is longer than %s, the longest that this database allows",
+						lease, time.Duration(longest)*time.Millisecond)
+				case newer && !isLive:
+					reason = sitelock.ErrNewerBinary
+				}
+			}
+			return nil
+		}, id, string(op), millis(lease), plan.Format)
+		return tx.commit(ctx)
+	})
+	if err != nil {
+		return lockError(err)
+	}
+	return reason
+}
+
+// renewSQL locks each row by itself, in the order of the arrays, and leaves locked ones out. A renewal changes no key, so
+// that it passes beside an open proof.
+const renewSQL = `
+UPDATE belay.site_lock l SET expires_at = belay.now_ms() + $4::bigint
+FROM (SELECT mine.tenant_id
+      FROM unnest($1::uuid[], $2::uuid[], $3::bigint[]) AS w (tenant_id, holder, fence)
+      CROSS JOIN LATERAL (SELECT l.tenant_id FROM belay.site_lock l
+          WHERE l.tenant_id = w.tenant_id AND l.holder = w.holder AND l.fence = w.fence
+          FOR NO KEY UPDATE SKIP LOCKED) mine) mine
+WHERE l.tenant_id = mine.tenant_id
+RETURNING l.tenant_id::text`
+
+const lostSQL = `
+SELECT w.tenant_id::text FROM unnest($1::uuid[], $2::uuid[], $3::bigint[]) AS w (tenant_id, holder, fence)
+LEFT JOIN LATERAL (SELECT true AS mine FROM belay.site_lock l
+    WHERE l.tenant_id = w.tenant_id AND l.holder = w.holder AND l.fence = w.fence OFFSET 0) l ON true
+WHERE l.mine IS NULL`
+
+// Renew implements [sitelock.Store], on connections of its own.
+func (s *Store) Renew(ctx context.Context, held []sitelock.Held, lease time.Duration) ([]sitelock.Held, error) {
+	if len(held) == 0 {
+		return nil, nil
+	}
+	missing := make(map[tenant.ID]sitelock.Held, len(held))
+	for _, h := range held {
+		missing[h.Tenant] = h
+	}
+	err := s.transact(ctx, s.renewals, writing, ownLimits, func(tx *transaction) error {
+		tx.own(indexesSQL)
+		tx.ask(renewSQL, func(rows pgx.Rows) error {
+			return eachTenant(rows, func(id tenant.ID) { delete(missing, id) })
+		}, append(heldArrays(held), millis(lease))...)
+		return tx.commit(ctx)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("renew: %w", err)
+	}
+	if len(missing) == 0 {
+		return nil, nil
+	}
+	rest := slices.DeleteFunc(slices.Clone(held), func(h sitelock.Held) bool { _, ok := missing[h.Tenant]; return !ok })
+	var lost []sitelock.Held
+	err = s.transact(ctx, s.renewals, reading, ownLimits, func(tx *transaction) error {
+		lost = nil
+		tx.ask(lostSQL, func(rows pgx.Rows) error {
+			return eachTenant(rows, func(id tenant.ID) { lost = append(lost, missing[id]) })
+		}, heldArrays(rest)...)
+		return tx.commit(ctx)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("renew: look up locks that were not renewed: %w", err)
+	}
+	return lost, nil
+}
+
+// heldArrays binds locks in ascending order of tenants, which is the order in which rows are locked everywhere.
+func heldArrays(held []sitelock.Held) []any {
+	held = slices.SortedFunc(slices.Values(held), func(a, b sitelock.Held) int {
+		return strings.Compare(string(a.Tenant), string(b.Tenant))
+	})
+	tenants, holders, fences := make([]string, len(held)), make([]string, len(held)), make([]int64, len(held))
+	for i, h := range held {
+		tenants[i], holders[i], fences[i] = string(h.Tenant), string(h.Holder), int64(h.Fence)
+	}
+	return []any{tenants, holders, fences}
+}
+
+func eachTenant(rows pgx.Rows, fn func(tenant.ID)) error {
+	for rows.Next() {
+		var id tenant.ID
+		if err := rows.Scan(&id); err != nil {
+			return err
+		}
+		fn(id)
+	}
+	return nil
+}
+
+const releaseSQL = `
+UPDATE belay.site_lock SET holder = NULL, expires_at = 0, operation = '', plan_id = NULL, reason = ''
+WHERE tenant_id = $1::uuid AND holder = $2::uuid AND fence = $3::bigint
+RETURNING 1`
+
+// Release implements [sitelock.Store].
+func (s *Store) Release(ctx context.Context, held sitelock.Held) error {
+	released := false
+	err := s.write(ctx, func(tx *transaction) error {
+		released = false
+		tx.ask(releaseSQL, func(rows pgx.Rows) error { released = rows.Next(); return nil }, held.Tenant, held.Holder, held.Fence)
+		return tx.commit(ctx)
+	})
+	switch {
+	case err != nil:
+		return fmt.Errorf("release: %w", heldError(held, err))
+	case !released:
+		return fmt.Errorf("release: %w", sitelock.ErrNotHeld)
+	}
+	return nil
+}
+
+const stateSQL = `
+SELECT COALESCE(l.holder::text, ''), l.fence, l.host, l.pid, l.started_at, l.operation, COALESCE(l.plan_id::text, ''),
+    COALESCE((SELECT p.change_id FROM belay.plan p WHERE p.tenant_id = l.tenant_id AND p.plan_id = l.plan_id), ''),
+    l.reason, l.acquired_at, l.expires_at, belay.now_ms(), l.holder IS NOT NULL AND ` + live + `, l.tenant_id::text
+FROM belay.site_lock l WHERE l.tenant_id = $1::uuid`
+
+const inFlightSQL = `SELECT ` + planColumns + ` FROM belay.plan p WHERE p.tenant_id = $1::uuid AND ` + inFlight
+
+// State implements [sitelock.Store].
+func (s *Store) State(ctx context.Context, id tenant.ID) (sitelock.State, error) {
+	var state sitelock.State
+	err := s.look(ctx, func(tx *transaction) error {
+		state = sitelock.State{}
+		tx.ask(stateSQL, func(rows pgx.Rows) error {
+			for rows.Next() {
+				if err := scanState(rows, &state, new(tenant.ID)); err != nil {
+					return err
+				}
+			}
+			return nil
+		}, id)
+		tx.ask(inFlightSQL, func(rows pgx.Rows) error { return readPlans(rows, &state.InFlight) }, id)
+		return tx.commit(ctx)
+	})
+	if err != nil {
+		return sitelock.State{}, fmt.Errorf("read lock state: %w", err)
+	}
+	return state, nil
+}
+
+func scanState(rows pgx.Rows, s *sitelock.State, id *tenant.ID) error {
+	var started, since, expires, now int64
+	err := rows.Scan(&s.Holder, &s.Fence, &s.Host, &s.PID, &started, &s.Operation, &s.Plan, &s.Change, &s.Reason,
+		&since, &expires, &now, &s.Live, id)
+	s.StartedAt, s.Since, s.Expires, s.Now = stamp(started), stamp(since), stamp(expires), stamp(now)
+	return err
+}
+
+// breakSQL takes the row from whoever has it, for a holder that nobody else knows.
+const breakSQL = `
+UPDATE belay.site_lock l SET fence = l.fence + 1, holder = $2::uuid
+FROM (SELECT l.tenant_id, l.holder, l.host, l.pid, l.started_at FROM belay.site_lock l
+      WHERE l.tenant_id = $1::uuid AND l.removed_at IS NULL
+        AND NOT EXISTS (SELECT FROM belay.plan p WHERE p.tenant_id = $1::uuid AND ` + inFlight + ` AND p.format > $3::integer)
+      FOR UPDATE NOWAIT) was
+WHERE l.tenant_id = was.tenant_id
+RETURNING l.fence, l.expires_at, was.host, was.pid, was.started_at, was.holder IS NOT NULL,
+    pg_catalog.set_config('belay.dead', CASE WHEN was.holder IS NULL THEN '{}' ELSE
+        pg_catalog.jsonb_build_object('holder', was.holder, 'host', was.host, 'pid', was.pid)::text END, true)`
+
+// noteBreakSQL tells what was broken; releaseSQL cannot do it, because it forgets.
+const noteBreakSQL = `
+INSERT INTO belay.event (tenant_id, at, fence, plan_id, change_id, kind, operation, holder, host, pid, reason)
+SELECT l.tenant_id, belay.now_ms(), l.fence, l.plan_id,
+    COALESCE((SELECT p.change_id FROM belay.plan p WHERE p.tenant_id = l.tenant_id AND p.plan_id = l.plan_id), ''),
+    'break', l.operation, (current_setting('belay.dead')::jsonb ->> 'holder')::uuid, $3::text, $4::integer, $5::text
+FROM belay.site_lock l WHERE l.tenant_id = $1::uuid AND l.holder = $2::uuid`
+
+const freeSQL = `
+UPDATE belay.site_lock SET holder = NULL, expires_at = 0, operation = '', plan_id = NULL, reason = ''
+WHERE tenant_id = $1::uuid AND holder = $2::uuid`
+
+// Break implements [sitelock.Store].
+func (s *Store) Break(ctx context.Context, id tenant.ID, by sitelock.Process, reason string) ([]sitelock.Recovered, error) {
+	if err := s.ready(ctx); err != nil {
+		return nil, err
+	}
+	var a acquisition
+	breaker := sitelock.HolderID(uuid.NewString())
+	err := s.write(ctx, func(tx *transaction) error {
+		a = acquisition{}
+		tx.ask(breakSQL, a.readTaken, id, breaker, plan.Format)
+		tx.ask(recoverSQL, a.readRecovered, id, breaker, plan.Format, plan.MaxAttempts)
+		tx.own(noteBreakSQL, id, breaker, by.Host, by.PID, reason)
+		tx.own(freeSQL, id, breaker)
+		return tx.commit(ctx)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("break lock: %w", lockError(err))
+	}
+	if !a.taken {
+		// Not taken is also a tenant that was never locked, and that is fine.
+		if err := s.whyNot(ctx, id, "", 0); errors.Is(err, sitelock.ErrNewerBinary) || errors.Is(err, sitelock.ErrRemoved) {
+			return nil, fmt.Errorf("break lock: %w", err)
+		}
+	}
+	return a.grant.Recovered, nil
+}
+
+const hasScopeSQL = `SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1::text`
+
+const registerSQL = `
+INSERT INTO belay.site_lock AS l (tenant_id, scope, fence) VALUES ($1::uuid, $2::text, 0)
+ON CONFLICT (tenant_id) DO UPDATE SET scope = EXCLUDED.scope WHERE l.removed_at IS NULL
+RETURNING 1`
+
+// Register implements [storage.Database].
+func (s *Store) Register(ctx context.Context, id tenant.ID, scope string) error {
+	if err := s.ready(ctx); err != nil {
+		return err
+	}
+	var exists, registered bool
+	err := s.write(ctx, func(tx *transaction) error {
+		tx.ask(hasScopeSQL, func(rows pgx.Rows) error { exists = rows.Next(); return nil }, scope)
+		if err := tx.flush(ctx); err != nil || !exists {
+			return err
+		}
+		tx.ask(registerSQL, func(rows pgx.Rows) error { registered = rows.Next(); return nil }, id, scope)
+		return tx.commit(ctx)
+	})
+	switch {
+	case err != nil:
+		return fmt.Errorf("register %s: %w", scope, lockError(err))
+	case !exists:
+		return fmt.Errorf("register %s: %w", scope, storage.ErrNoScope)
+	case !registered:
+		return fmt.Errorf("register %s: %w", scope, sitelock.ErrRemoved)
+	}
+	return nil
+}
+
+const retireSQL = `
+UPDATE belay.site_lock SET removed_at = belay.now_ms(), holder = NULL, expires_at = 0, operation = '', plan_id = NULL, reason = ''
+WHERE tenant_id = $1::uuid AND holder = $2::uuid AND fence = $3::bigint`
+
+// Retire implements [storage.Database].
+func (s *Store) Retire(ctx context.Context, held sitelock.Held) error {
+	err := s.write(ctx, func(tx *transaction) error {
+		tx.own(proveSQL, held.Tenant, held.Holder, held.Fence)
+		tx.own(retireSQL, held.Tenant, held.Holder, held.Fence)
+		return tx.commit(ctx)
+	})
+	if err != nil {
+		return fmt.Errorf("retire: %w", heldError(held, err))
+	}
+	return nil
+}
+
+var _ engine.Store = (*Store)(nil)

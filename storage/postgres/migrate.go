@@ -1,0 +1,185 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/belayhq/belay/migrations"
+	"github.com/belayhq/belay/storage"
+	"github.com/belayhq/belay/tenant"
+)
+
+const schemaVersionSQL = `SELECT version FROM belay.schema_version`
+
+// SchemaVersion implements [storage.Database].
+func (s *Store) SchemaVersion(ctx context.Context) (int, error) {
+	version := 0
+	err := s.read(ctx, func(tx *transaction) error {
+		version = 0
+		tx.ask(schemaVersionSQL, func(rows pgx.Rows) error { return readVersion(rows, &version) })
+		return tx.commit(ctx)
+	})
+	if err != nil && reactTo(err) != missing {
+		return 0, fmt.Errorf("read version of belay's tables: %w", err)
+	}
+	return version, nil
+}
+
+func readVersion(rows pgx.Rows, version *int) error {
+	for rows.Next() {
+		if err := rows.Scan(version); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// migrationLock is the advisory lock under which tables are made, held by the transaction alone.
+const migrationLock int64 = 0x62656c6179 // "belay"
+
+const lockMigrationSQL = `SELECT pg_catalog.pg_advisory_xact_lock($1::bigint)`
+
+const makeVersionSQL = `
+CREATE SCHEMA IF NOT EXISTS belay;
+CREATE TABLE IF NOT EXISTS belay.schema_version (one boolean PRIMARY KEY DEFAULT true CHECK (one), version integer NOT NULL);
+INSERT INTO belay.schema_version (version) VALUES (0) ON CONFLICT (one) DO NOTHING`
+
+const setVersionSQL = `UPDATE belay.schema_version SET version = $1::integer`
+
+// migrateTries bounds how often a process that lost a race against another one's first migration tries again.
+const migrateTries = 10
+
+// Migrate implements [storage.Database].
+func (s *Store) Migrate(ctx context.Context) (from, to int, err error) {
+	all := migrations.For(tenant.Postgres)
+	newest := all[len(all)-1].Version
+	if from, err = s.SchemaVersion(ctx); err != nil {
+		return 0, 0, err
+	}
+	for range migrateTries {
+		if from >= newest {
+			break
+		}
+		// Waiting for another process that migrates is right, however long that takes; the caller's context bounds it.
+		err = s.transact(ctx, s.pool, writing, limits{}, func(tx *transaction) error {
+			from, err = tx.migrate(ctx, all)
+			return err
+		})
+		if !isMigrationRace(err) {
+			break
+		}
+	}
+	switch {
+	case err != nil:
+		return 0, 0, fmt.Errorf("migrate: %w", err)
+	case from > newest:
+		return from, from, newerSchema(from, newest)
+	}
+	s.migrated.Store(true)
+	return from, newest, nil
+}
+
+func (tx *transaction) migrate(ctx context.Context, all []migrations.Migration) (from int, err error) {
+	tx.own(lockMigrationSQL, migrationLock)
+	if err := tx.flush(ctx); err != nil {
+		return 0, err
+	}
+	if err := tx.script(ctx, makeVersionSQL); err != nil {
+		return 0, err
+	}
+	tx.add(statement{sql: schemaVersionSQL, rows: func(rows pgx.Rows) error { return readVersion(rows, &from) }})
+	if err := tx.flush(ctx); err != nil {
+		return 0, err
+	}
+	for _, m := range all[min(from, len(all)):] {
+		if err := tx.script(ctx, m.SQL); err != nil {
+			return from, fmt.Errorf("version %d: %w", m.Version, err)
+		}
+	}
+	if from < len(all) {
+		tx.add(statement{sql: setVersionSQL, args: []any{len(all)}})
+	}
+	return from, tx.commit(ctx)
+}
+
+// script runs several statements at once.
+func (tx *transaction) script(ctx context.Context, sql string) error {
+	if _, err := tx.conn.Conn().PgConn().Exec(ctx, sql).ReadAll(); err != nil {
+		return tx.translate(ctx, statement{}, err)
+	}
+	return nil
+}
+
+// isMigrationRace reports whether another process made the same thing first: CREATE … IF NOT EXISTS does not see what is
+// not committed yet.
+func isMigrationRace(err error) bool {
+	server, ok := errors.AsType[*serverError](err)
+	if !ok {
+		return false
+	}
+	switch server.Code {
+	case codeUniqueViolation, codeSchemaExists, codeTableExists, codeSerialization, codeDeadlock:
+		return true
+	}
+	return false
+}
+
+func newerSchema(found, newest int) error {
+	return fmt.Errorf("%w: version %s, this belay knows up to %s", storage.ErrNewerSchema, strconv.Itoa(found), strconv.Itoa(newest))
+}
+
+// ready makes the tables before the first write.
+func (s *Store) ready(ctx context.Context) error {
+	if s.migrated.Load() {
+		return nil
+	}
+	s.migrating.Lock()
+	defer s.migrating.Unlock()
+	if s.migrated.Load() {
+		return nil
+	}
+	_, _, err := s.Migrate(ctx)
+	return err
+}
+
+// look reads. A database without Belay's tables has nothing to show; one of a newer Belay is refused.
+func (s *Store) look(ctx context.Context, body func(tx *transaction) error) error {
+	if !s.migrated.Load() {
+		version, err := s.SchemaVersion(ctx)
+		if err != nil {
+			return err
+		}
+		newest := len(migrations.For(tenant.Postgres))
+		switch {
+		case version > newest:
+			return newerSchema(version, newest)
+		case version == 0:
+			return nil
+		case version == newest:
+			s.migrated.Store(true)
+		}
+	}
+	return s.read(ctx, body)
+}
+
+// Create implements [storage.Database].
+func (s *Store) Create(ctx context.Context, scope string) error {
+	var err error
+	for range migrateTries {
+		err = s.write(ctx, func(tx *transaction) error {
+			tx.add(statement{sql: `CREATE SCHEMA IF NOT EXISTS ` + quoteIdent(scope)})
+			return tx.commit(ctx)
+		})
+		if !isMigrationRace(err) {
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("create schema %s: %w", scope, err)
+	}
+	return nil
+}

@@ -1,0 +1,163 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/belayhq/belay/plan"
+	"github.com/belayhq/belay/storage"
+	"github.com/belayhq/belay/tenant"
+)
+
+// tenantColumns are those of a tenant t, in the order of readTenants.
+const tenantColumns = `t.tenant_id::text, t.name, t.target, t.labels::text, t.disabled`
+
+// putTenantSQL keeps the id of a tenant that is there: its locks and plans are under it.
+const putTenantSQL = `
+INSERT INTO belay.tenant AS t (tenant_id, name, target, labels, disabled, created_at)
+VALUES ($1::uuid, $2::text, $3::text, $4::jsonb, $5::boolean, belay.now_ms())
+ON CONFLICT (name COLLATE "C") WHERE removed_at IS NULL DO UPDATE SET
+    target = EXCLUDED.target, labels = EXCLUDED.labels, disabled = EXCLUDED.disabled
+RETURNING ` + tenantColumns
+
+// PutTenant implements [storage.Registry].
+func (s *Store) PutTenant(ctx context.Context, t tenant.Tenant) (tenant.Tenant, error) {
+	if err := s.ready(ctx); err != nil {
+		return tenant.Tenant{}, err
+	}
+	labels := t.Labels
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	text, err := json.Marshal(labels)
+	if err != nil {
+		return tenant.Tenant{}, fmt.Errorf("encode labels of %s: %w", t.Name, err)
+	}
+	var stored []tenant.Tenant
+	err = s.write(ctx, func(tx *transaction) error {
+		stored = nil
+		tx.ask(putTenantSQL, func(rows pgx.Rows) error { return readTenants(rows, &stored) },
+			t.ID, t.Name, t.Target.String(), string(text), t.Disabled)
+		return tx.commit(ctx)
+	})
+	if server, ok := errors.AsType[*serverError](err); ok && server.Constraint == "tenant_target_key" {
+		err = storage.ErrTargetTaken
+	}
+	if err != nil {
+		return tenant.Tenant{}, fmt.Errorf("put tenant %s: %w", t.Name, err)
+	}
+	return stored[0], nil
+}
+
+const tenantSQL = `SELECT ` + tenantColumns + ` FROM belay.tenant t WHERE t.name COLLATE "C" = $1::text AND t.removed_at IS NULL`
+
+// Tenant implements [storage.Registry].
+func (s *Store) Tenant(ctx context.Context, name string) (tenant.Tenant, error) {
+	tenants, err := s.tenants(ctx, tenantSQL, name)
+	if err == nil && len(tenants) == 0 {
+		err = storage.ErrNoTenant
+	}
+	if err != nil {
+		return tenant.Tenant{}, fmt.Errorf("tenant %s: %w", name, err)
+	}
+	return tenants[0], nil
+}
+
+const tenantsSQL = `
+SELECT ` + tenantColumns + ` FROM belay.tenant t
+WHERE t.name COLLATE "C" > $1::text AND t.removed_at IS NULL
+ORDER BY t.name COLLATE "C" LIMIT $2::integer`
+
+// Tenants implements [storage.Registry].
+func (s *Store) Tenants(ctx context.Context, after string, limit int) ([]tenant.Tenant, error) {
+	tenants, err := s.tenants(ctx, tenantsSQL, after, limit)
+	if err != nil {
+		return nil, fmt.Errorf("list tenants: %w", err)
+	}
+	return tenants, nil
+}
+
+func (s *Store) tenants(ctx context.Context, sql string, args ...any) ([]tenant.Tenant, error) {
+	var tenants []tenant.Tenant
+	err := s.look(ctx, func(tx *transaction) error {
+		tenants = nil
+		tx.ask(sql, func(rows pgx.Rows) error { return readTenants(rows, &tenants) }, args...)
+		return tx.commit(ctx)
+	})
+	return tenants, err
+}
+
+func readTenants(rows pgx.Rows, tenants *[]tenant.Tenant) error {
+	for rows.Next() {
+		var t tenant.Tenant
+		var target, labels string
+		if err := rows.Scan(&t.ID, &t.Name, &target, &labels, &t.Disabled); err != nil {
+			return err
+		}
+		var err error
+		if t.Target, err = tenant.ParseTarget(target, "/"); err != nil {
+			return fmt.Errorf("tenant %s: %w", t.Name, err)
+		}
+		if err := json.Unmarshal([]byte(labels), &t.Labels); err != nil {
+			return fmt.Errorf("tenant %s: decode labels: %w", t.Name, err)
+		}
+		if len(t.Labels) == 0 {
+			t.Labels = nil
+		}
+		*tenants = append(*tenants, t)
+	}
+	return nil
+}
+
+const dropTenantSQL = `
+UPDATE belay.tenant SET removed_at = belay.now_ms() WHERE tenant_id = $1::uuid AND removed_at IS NULL`
+
+// DropTenant implements [storage.Registry].
+func (s *Store) DropTenant(ctx context.Context, id tenant.ID) error {
+	if err := s.ready(ctx); err != nil {
+		return err
+	}
+	err := s.write(ctx, func(tx *transaction) error {
+		tx.own(dropTenantSQL, id)
+		return tx.commit(ctx)
+	})
+	if err != nil {
+		return fmt.Errorf("drop tenant: %w", err)
+	}
+	return nil
+}
+
+// putChangeSQL makes a change the one last stored under its id, also when it was stored before.
+const putChangeSQL = `
+INSERT INTO belay.change (digest, change_id, body, created_at) VALUES ($1::text, $2::text, $3::bytea, belay.now_ms())
+ON CONFLICT (digest) DO UPDATE SET created_at = EXCLUDED.created_at`
+
+// PutChange implements [storage.Registry].
+func (s *Store) PutChange(ctx context.Context, c *plan.Change) error {
+	if err := s.ready(ctx); err != nil {
+		return err
+	}
+	err := s.write(ctx, func(tx *transaction) error {
+		tx.own(putChangeSQL, c.Digest(), c.ID, c.Encode())
+		return tx.commit(ctx)
+	})
+	if err != nil {
+		return fmt.Errorf("put change %s: %w", c.ID, err)
+	}
+	return nil
+}
+
+const changeByIDSQL = `SELECT body FROM belay.change WHERE change_id = $1::text ORDER BY created_at DESC LIMIT 1`
+
+// ChangeByID implements [storage.Registry].
+func (s *Store) ChangeByID(ctx context.Context, id string) (*plan.Change, error) {
+	body, err := s.body(ctx, changeByIDSQL, id)
+	if err != nil {
+		return nil, fmt.Errorf("change %s: %w", id, err)
+	}
+	return plan.DecodeChange(body)
+}

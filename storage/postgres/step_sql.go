@@ -1,0 +1,218 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/belayhq/belay/engine"
+	"github.com/belayhq/belay/plan"
+)
+
+// boundarySQL checks what the step before left behind and sets all limits for the next one.
+const boundarySQL = `
+SELECT belay.step_boundary($1::text, $2::text, $3::text, $4::bigint, $5::bigint, $6::bigint, $7::bigint)`
+
+// constraintsSQL has the deferred constraints of what the steps wrote checked under the limits of a step: nothing bounds
+// the time of COMMIT.
+const constraintsSQL = `SET CONSTRAINTS ALL IMMEDIATE`
+
+// tenantPath is the search path of steps: the tenant's scope alone. Without pg_temp at its end a temporary table would
+// come first.
+func tenantPath(scope string) string { return quoteIdent(scope) + ", pg_temp" }
+
+// steps queues the group's steps. An action or a verify query has the queue sent.
+func (tx *transaction) steps(ctx context.Context, group engine.Group) error {
+	path, last := ownPath, -1
+	for i, step := range group.Steps {
+		if !runs(step) {
+			continue
+		}
+		budget := time.Duration(0)
+		if last >= 0 && len(group.Steps) > 1 {
+			budget = group.Budget
+		}
+		tx.boundary(path, tenantPath(group.Scope), limits{step.Timeout, group.Limits.LockWait, group.Limits.Idle}, budget, max(last, 0))
+		path, last = tenantPath(group.Scope), i
+		if err := tx.step(ctx, i, step, group.Limits.LockWait); err != nil {
+			return err
+		}
+	}
+	if last < 0 {
+		return nil
+	}
+	failed := group.Steps[last]
+	tx.add(statement{sql: constraintsSQL, failed: func(err error) error {
+		return stepFailure(last, plan.Statement{}, fmt.Errorf("deferred constraint: %w", stepError(err, failed.Timeout, group.Limits.LockWait)))
+	}})
+	own := ownLimits
+	own.idle = group.Limits.Idle
+	tx.boundary(path, ownPath, own, 0, last)
+	return nil
+}
+
+// runs reports whether a step does anything but write its journal row.
+func runs(step engine.GroupStep) bool {
+	return step.State != plan.StepIntent && step.State != plan.StepUndoIntent &&
+		(len(step.Statements) > 0 || step.Action != nil || step.Verify != nil)
+}
+
+// boundary queues the check of what step before left and the settings for what comes next.
+func (tx *transaction) boundary(wanted, next string, l limits, budget time.Duration, before int) {
+	tx.add(statement{
+		sql: boundarySQL, own: true,
+		args: []any{tx.mark, wanted, next, limitMillis(l.statement), limitMillis(l.lock), limitMillis(l.idle), limitMillis(budget)},
+		failed: func(err error) error {
+			// A step that became a role without rights in the schema belay does not even get to the check.
+			if server, ok := errors.AsType[*serverError](err); ok && (server.Code == codeEscaped || server.Code == codeNoPrivilege) {
+				tx.broken = true
+				return stepFailure(before, plan.Statement{}, engine.ErrStepEscaped)
+			}
+			return err
+		},
+	})
+}
+
+func (tx *transaction) step(ctx context.Context, index int, step engine.GroupStep, lockWait time.Duration) error {
+	for _, st := range step.Statements {
+		tx.clean = tx.clean || !st.RowsOnly
+		tx.add(statement{sql: st.SQL, failed: func(err error) error {
+			return failure(index, st, err, step.Timeout, lockWait)
+		}})
+	}
+	if step.Action != nil {
+		if err := tx.act(ctx, index, step); err != nil {
+			return err
+		}
+	}
+	if step.Verify != nil {
+		tx.verify(*step.Verify, func(err error) error { return stepFailure(index, plan.Statement{}, err) }, step.Timeout, lockWait)
+		return tx.flush(ctx)
+	}
+	return nil
+}
+
+// failure says that a statement of a step failed, unless the database only asked to run the transaction again.
+func failure(index int, st plan.Statement, err error, timeout, lockWait time.Duration) error {
+	server, ok := errors.AsType[*serverError](err)
+	if !ok || react(server.Code) == runAgain {
+		return err
+	}
+	if server.Position > 0 {
+		st.Line += strings.Count(firstRunes(st.SQL, server.Position-1), "\n")
+	}
+	return stepFailure(index, st, stepError(err, timeout, lockWait))
+}
+
+// stepError says which limit ended a statement, if one did.
+func stepError(err error, timeout, lockWait time.Duration) error {
+	server, ok := errors.AsType[*serverError](err)
+	switch {
+	case ok && server.Code == codeQueryCanceled && timeout > 0:
+		return fmt.Errorf("timed out after %s", timeout)
+	case ok && server.Code == codeQueryCanceled:
+		return errors.New("cancelled by an administrator")
+	case ok && server.Code == codeLockNotAvailable:
+		return fmt.Errorf("lock timeout: waited %s for a lock of someone else", lockWait)
+	}
+	return err
+}
+
+func stepFailure(index int, st plan.Statement, err error) error {
+	return &engine.StepFailure{Step: index, File: st.File, Line: st.Line, Err: err}
+}
+
+func firstRunes(s string, n int) string {
+	for i := range s {
+		if n == 0 {
+			return s[:i]
+		}
+		n--
+	}
+	return s
+}
+
+// verify queues a verify query. fail makes an error of why it could not run or said no.
+func (tx *transaction) verify(v plan.Verify, fail func(error) error, timeout, lockWait time.Duration) {
+	tx.add(statement{
+		sql: v.Query,
+		rows: func(rows pgx.Rows) error {
+			if err := answers(rows, v); err != nil {
+				return fail(err)
+			}
+			return nil
+		},
+		failed: func(err error) error {
+			if reactTo(err) == runAgain {
+				return err
+			}
+			return fail(fmt.Errorf("%w: %w", engine.ErrVerifyUnable, stepError(err, timeout, lockWait)))
+		},
+	})
+}
+
+// answers compares a verify query's rows with what is expected. What it shows of an answer is a count, never a text.
+func answers(rows pgx.Rows, v plan.Verify) error {
+	if v.Expect == nil {
+		return nil
+	}
+	no := func(got string) error {
+		return fmt.Errorf("%w: expected %s, got %s", engine.ErrVerifyNo, *v.Expect, got)
+	}
+	if !rows.Next() {
+		if err := rows.Err(); err != nil {
+			return nil // reported with the statement
+		}
+		return no("no row")
+	}
+	columns, values := rows.FieldDescriptions(), rows.RawValues()
+	if len(columns) != 1 {
+		return no(fmt.Sprintf("%d columns", len(columns)))
+	}
+	value, known := scalar(values[0], columns[0].DataTypeOID)
+	if rows.Next() {
+		return no("more than one row")
+	}
+	switch {
+	case values[0] == nil:
+		return no("NULL")
+	case value == *v.Expect:
+		return nil
+	case known:
+		return no(value)
+	}
+	return no("another value")
+}
+
+// scalar gives a value the text it is compared by, and says whether it may be shown.
+func scalar(raw []byte, oid uint32) (text string, shown bool) {
+	switch oid {
+	case pgtype.BoolOID:
+		return map[string]string{"t": "true", "f": "false"}[string(raw)], false
+	case pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID:
+		return string(raw), true
+	}
+	return string(raw), false
+}
+
+const tenantPathSQL = `SELECT pg_catalog.set_config('search_path', $1::text, true),
+    pg_catalog.set_config('statement_timeout', $2::text, true), pg_catalog.set_config('lock_timeout', $3::text, true)`
+
+// Verify implements [engine.Store].
+func (s *Store) Verify(ctx context.Context, scope string, v plan.Verify, timeout time.Duration) error {
+	err := s.transact(ctx, s.pool, reading, ownLimits, func(tx *transaction) error {
+		tx.own(tenantPathSQL, tenantPath(scope), limitMillis(timeout), limitMillis(defaultLockWait))
+		tx.verify(v, func(err error) error { return err }, timeout, defaultLockWait)
+		// The transaction is never committed: it reads, and what else its query did is no concern of ours.
+		return tx.flush(ctx)
+	})
+	if err != nil {
+		return fmt.Errorf("verify: %w", err)
+	}
+	return nil
+}

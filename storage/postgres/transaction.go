@@ -1,0 +1,329 @@
+package postgres
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/belayhq/belay/engine"
+)
+
+// ownPath is the search path of Belay's own statements: nothing that a tenant's schema holds can stand in their way.
+const ownPath = "pg_catalog, pg_temp"
+
+// limits are what the server enforces on a transaction. Zero means no limit.
+type limits struct {
+	statement, lock, idle time.Duration
+}
+
+// ownLimits bound a transaction of Belay's own statements. The lock wait is far below deadlock_timeout: who cannot have a
+// row soon gives up and comes back, and no deadlock check ever runs.
+var ownLimits = limits{statement: 30 * time.Second, lock: 100 * time.Millisecond, idle: 30 * time.Second}
+
+// writing and reading are how transactions begin. Read committed is not a choice: a take-over under a higher level has
+// an old snapshot, and leaves two plans in flight. A read has one snapshot for all its statements.
+const (
+	writing = `BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE`
+	reading = `BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY`
+	commit  = `COMMIT`
+)
+
+const settingsSQL = `
+SELECT pg_catalog.set_config('search_path', '` + ownPath + `', true),
+       pg_catalog.set_config('statement_timeout', $1::text, true),
+       pg_catalog.set_config('lock_timeout', $2::text, true),
+       pg_catalog.set_config('idle_in_transaction_session_timeout', $3::text, true),
+       pg_catalog.set_config('client_connection_check_interval', $4::text, true),
+       pg_catalog.set_config('belay.mark', $5::text || ':' || current_user, true)`
+
+const durableSQL = `
+SELECT pg_catalog.set_config('synchronous_commit',
+       CASE pg_catalog.current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true)`
+
+// cleanSQL takes back what a step left in its session. It runs behind COMMIT in the same round trip.
+var cleanSQL = []string{`RESET ALL`, `DISCARD TEMP`, `SELECT pg_catalog.pg_advisory_unlock_all()`}
+
+// transaction is one transaction on one connection. Statements are queued, and sent together by flush or commit.
+type transaction struct {
+	store *Store
+	conn  *pgxpool.Conn
+	queue []statement
+	mark  string // of this transaction; see belay.step_boundary
+
+	committed bool
+	// broken says that nothing is known of the connection any more, so that it must not be used again.
+	broken bool
+	// acted says that an action ran, which may happen only once.
+	acted bool
+	// clean says that the connection is to be cleaned behind COMMIT.
+	clean bool
+	// taken holds the before-images that actions returned, by the index of their step.
+	taken map[int][]byte
+	// unread is what the reader of an answer found wrong.
+	unread error
+}
+
+// statement is one queued statement.
+type statement struct {
+	sql  string
+	args []any
+	own  bool                      // Belay's own, and so worth preparing
+	rows func(rows pgx.Rows) error // reads the answer; nil leaves it unread
+	// failed says what an error that the server reported for this statement means.
+	failed func(err error) error
+}
+
+// write runs body in a transaction that writes.
+func (s *Store) write(ctx context.Context, body func(tx *transaction) error) error {
+	return s.transact(ctx, s.pool, writing, ownLimits, body)
+}
+
+// read runs body in a read-only transaction with one snapshot.
+func (s *Store) read(ctx context.Context, body func(tx *transaction) error) error {
+	return s.transact(ctx, s.pool, reading, ownLimits, body)
+}
+
+// transact runs body, which queues statements and ends with commit. If the pooler lost prepared statements, it runs body
+// again without them: body must give the same from the start.
+func (s *Store) transact(ctx context.Context, pool *pgxpool.Pool, begin string, l limits, body func(tx *transaction) error) error {
+	for {
+		preparing := s.preparing.Load()
+		acted, err := s.attempt(ctx, pool, begin, l, body)
+		if !preparing || !isUnprepared(err) {
+			return err
+		}
+		s.preparing.Store(false)
+		s.log.Info().Msg("a pooler lost prepared statements; none are used from now on")
+		if acted {
+			return fmt.Errorf("prepared statement lost: %w", engine.ErrRetryTransaction)
+		}
+	}
+}
+
+func (s *Store) attempt(ctx context.Context, pool *pgxpool.Pool, begin string, l limits, body func(tx *transaction) error) (acted bool, err error) {
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return false, connectError(err)
+	}
+	tx := &transaction{store: s, conn: conn, mark: uuid.NewString(), taken: map[int][]byte{}}
+	defer tx.close(ctx)
+	tx.add(statement{sql: begin, own: true, failed: beginError})
+	tx.own(settingsSQL, millis(l.statement), millis(l.lock), millis(l.idle), millis(s.watch), tx.mark)
+	if begin == writing {
+		tx.own(durableSQL)
+	}
+	err = body(tx)
+	return tx.acted, err
+}
+
+// own queues a statement of Belay's.
+func (tx *transaction) own(sql string, args ...any) {
+	tx.add(statement{sql: sql, args: args, own: true})
+}
+
+// ask queues a statement of Belay's and has its answer read.
+func (tx *transaction) ask(sql string, rows func(pgx.Rows) error, args ...any) {
+	tx.add(statement{sql: sql, args: args, own: true, rows: rows})
+}
+
+func (tx *transaction) add(st statement) { tx.queue = append(tx.queue, st) }
+
+// commit sends what is queued with a COMMIT behind it. An error after which the outcome is open wraps
+// engine.ErrUnknownOutcome.
+func (tx *transaction) commit(ctx context.Context) error {
+	tx.add(statement{sql: commit, own: true})
+	last := len(tx.queue) - 1
+	if tx.clean && tx.store.ownsPool {
+		for _, sql := range cleanSQL {
+			tx.add(statement{sql: sql})
+		}
+	}
+	at, err := tx.send(ctx)
+	switch {
+	case tx.committed && tx.unread != nil:
+		return fmt.Errorf("commit: %w: %w", engine.ErrUnknownOutcome, tx.unread)
+	case tx.committed:
+		if err != nil {
+			tx.broken = true // what the step left in its session may still be there
+		}
+		return nil
+	case err == nil:
+		return errors.New("commit: the transaction had been ended")
+	case at < 0, at > last: // nothing was sent, or the transaction had ended before
+		return err
+	case isConnectionLost(err) && (at == last || !isServerError(err)):
+		// Answers of statements before it may have been lost with the connection: COMMIT may have been carried out.
+		return fmt.Errorf("commit: %w: %w", engine.ErrUnknownOutcome, err)
+	}
+	return err
+}
+
+// flush sends what is queued and reads all answers. The transaction stays open.
+func (tx *transaction) flush(ctx context.Context) error {
+	if _, err := tx.send(ctx); err != nil {
+		return err
+	}
+	return tx.unread
+}
+
+// send sends the queue in one round trip and returns the index of the statement that failed; -1 if nothing was sent.
+func (tx *transaction) send(ctx context.Context) (at int, err error) {
+	if err := ctx.Err(); err != nil {
+		return -1, context.Cause(ctx)
+	}
+	queue := tx.queue
+	tx.queue = nil
+	line := tx.conn.Conn().PgConn().StartPipeline(ctx)
+	known := tx.prepared()
+	fresh := make([]bool, len(queue))
+	for i := range queue {
+		fresh[i] = tx.put(line, known, queue[i])
+	}
+	if err := line.Sync(); err != nil {
+		tx.broken = true
+		return 0, connectionError(ctx, err)
+	}
+	for i := range queue {
+		if err := tx.receive(line, known, queue[i], fresh[i]); err != nil {
+			maps.DeleteFunc(known, func(_ string, d *pgconn.StatementDescription) bool { return d == nil })
+			if closed := line.Close(); closed != nil && !isServerError(closed) {
+				tx.broken = true
+			}
+			return i, tx.translate(ctx, queue[i], err)
+		}
+	}
+	if err := line.Close(); err != nil {
+		tx.broken = true
+		return len(queue), connectionError(ctx, err)
+	}
+	return len(queue), nil
+}
+
+// translate gives a failure of a statement its meaning.
+func (tx *transaction) translate(ctx context.Context, st statement, err error) error {
+	server, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
+		tx.broken = true
+		return connectionError(ctx, err)
+	}
+	clean := withoutValues(server)
+	if clean.fatal {
+		tx.broken = true
+		return clean
+	}
+	if st.own && react(clean.Code) == noStatements {
+		return unpreparedError{clean}
+	}
+	if st.failed != nil {
+		return st.failed(clean)
+	}
+	return clean
+}
+
+// put writes one statement to the pipeline. It reports whether the statement is being prepared on the way.
+func (tx *transaction) put(line *pgconn.Pipeline, known preparedStatements, st statement) (fresh bool) {
+	values, formats := encode(st.args)
+	if !st.own || !tx.store.preparing.Load() {
+		line.SendQueryParams(st.sql, values, nil, formats, nil)
+		return false
+	}
+	if described, ok := known[st.sql]; ok && described != nil {
+		line.SendQueryStatement(described, values, formats, nil)
+		return false
+	}
+	name := statementName(st.sql)
+	if _, sent := known[st.sql]; !sent {
+		line.SendPrepare(name, st.sql, nil)
+		known[st.sql] = nil
+		fresh = true
+	}
+	line.SendQueryPrepared(name, values, formats, nil)
+	return fresh
+}
+
+func (tx *transaction) receive(line *pgconn.Pipeline, known preparedStatements, st statement, fresh bool) error {
+	if fresh {
+		delete(known, st.sql) // until the server has said that it has it
+		answer, err := line.GetResults()
+		if err != nil {
+			return err
+		}
+		described, ok := answer.(*pgconn.StatementDescription)
+		if !ok {
+			return fmt.Errorf("unexpected answer %T to a prepare", answer)
+		}
+		described.Name = statementName(st.sql) // a pipeline leaves it empty, and that is another statement's name
+		known[st.sql] = described
+	}
+	answer, err := line.GetResults()
+	if err != nil {
+		return err
+	}
+	reader, ok := answer.(*pgconn.ResultReader)
+	if !ok {
+		return fmt.Errorf("unexpected answer %T to a statement", answer)
+	}
+	if st.rows != nil {
+		rows := pgx.RowsFromResultReader(tx.conn.Conn().TypeMap(), reader)
+		err := st.rows(rows)
+		rows.Close()
+		if rows.Err() == nil && tx.unread == nil {
+			tx.unread = err
+		}
+		return rows.Err()
+	}
+	tag, err := reader.Close()
+	if err == nil && st.sql == commit {
+		tx.committed = tag.String() == commit // an aborted transaction answers ROLLBACK
+	}
+	return err
+}
+
+// close gives the connection back, or closes it if it is in doubt.
+func (tx *transaction) close(ctx context.Context) {
+	defer tx.conn.Release()
+	conn := tx.conn.Conn()
+	clean := !tx.broken && !conn.IsClosed() && !conn.PgConn().IsBusy()
+	if clean && conn.PgConn().TxStatus() == 'I' {
+		return
+	}
+	// The caller may be gone already, but a connection left in a transaction keeps its rows locked.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if clean {
+		if _, err := conn.Exec(ctx, `ROLLBACK`); err == nil {
+			return
+		}
+	}
+	_ = conn.Close(ctx) // there is nobody to tell, and the server notices
+}
+
+// preparedStatements holds a connection's prepared statements by their text; nil while one is being prepared.
+type preparedStatements map[string]*pgconn.StatementDescription
+
+func (tx *transaction) prepared() preparedStatements {
+	const key = "belay.prepared"
+	data := tx.conn.Conn().PgConn().CustomData()
+	known, ok := data[key].(preparedStatements)
+	if !ok {
+		known = preparedStatements{}
+		data[key] = known
+	}
+	return known
+}
+
+// statementName derives a name from the text: behind a pooler another version of Belay may have used the connection, and
+// must not have left another text under the same name.
+func statementName(sql string) string {
+	sum := sha256.Sum256([]byte(sql))
+	return "belay_" + hex.EncodeToString(sum[:12])
+}

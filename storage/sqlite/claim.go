@@ -1,0 +1,320 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+
+	"github.com/belayhq/belay/plan"
+	"github.com/belayhq/belay/sitelock"
+	"github.com/belayhq/belay/tenant"
+)
+
+// term is on whose behalf a transaction writes.
+type term struct {
+	held      sitelock.Held
+	process   sitelock.Process
+	operation sitelock.Operation
+}
+
+const selectInFlight = `SELECT ` + planColumns + ` FROM belay_plan AS p WHERE tenant_id = ? AND status IN ('applying', 'rolling_back')`
+
+const recoverPlan = `
+UPDATE belay_plan SET status = ?, claimed_from = NULL, fence = NULL, outcome = ?, seq = ?, updated_at = ` + now + `
+WHERE tenant_id = ? AND plan_id = ?`
+
+// recover returns every plan in flight to the status it was claimed from. dead is the lock row as it was before this
+// term took it.
+func (t *transaction) recover(ctx context.Context, by term, dead lockRow) ([]sitelock.Recovered, error) {
+	plans, err := t.plans(ctx, selectInFlight, by.held.Tenant)
+	if err != nil {
+		return nil, err
+	}
+	var recovered []sitelock.Recovered
+	for _, p := range plans {
+		if p.Format > plan.Format {
+			return nil, sitelock.ErrNewerBinary
+		}
+		record, err := t.withJournal(ctx, p, by.held.Fence)
+		if err != nil {
+			return nil, err
+		}
+		r, err := t.recoverOne(ctx, by, dead, record)
+		if err != nil {
+			return nil, err
+		}
+		recovered = append(recovered, r)
+	}
+	return recovered, nil
+}
+
+func (t *transaction) recoverOne(ctx context.Context, by term, dead lockRow, record plan.Record) (sitelock.Recovered, error) {
+	p := record.Plan
+	to, err := plan.Next(p.Status, p.ClaimedFrom, plan.Recover)
+	if err != nil {
+		return sitelock.Recovered{}, fmt.Errorf("recover plan %s: %w", p.ID, err)
+	}
+	rests := record
+	rests.Plan.Status = to
+	outcome, seq := p.Outcome, p.Seq
+	switch {
+	case p.Attempts >= plan.MaxAttempts:
+		outcome = plan.InQuarantine
+	case record.Touched(), rests.Partial():
+		outcome = plan.Interrupted
+	}
+	if to == plan.Pending && !record.Touched() {
+		seq = 0
+	}
+	if _, err := t.exec(ctx, recoverPlan, to, outcome, nullable(seq), by.held.Tenant, p.ID); err != nil {
+		return sitelock.Recovered{}, err
+	}
+	r := sitelock.Recovered{Plan: p.ID, Change: p.Change, Was: p.Status, Status: to}
+	if dead.holder != "" {
+		r.Process = dead.process
+	}
+	gone := term{
+		held:    sitelock.Held{Tenant: by.held.Tenant, Holder: dead.holder, Fence: by.held.Fence},
+		process: r.Process,
+	}
+	return r, t.record(ctx, gone, event{kind: plan.Recover, plan: p, to: to, outcome: outcome})
+}
+
+// Claim moves a plan in flight under a lock already held.
+func (s *Store) Claim(ctx context.Context, held sitelock.Held, claim sitelock.Claim) (*plan.Record, error) {
+	var claimed *plan.Record
+	err := s.write(ctx, func(ctx context.Context, t *transaction) error {
+		l, err := t.prove(ctx, held)
+		if err != nil {
+			return err
+		}
+		claimed, err = s.claim(ctx, t, term{held: held, process: l.process, operation: l.operation}, claim)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("claim: %w", err)
+	}
+	if claimed != nil {
+		s.remember(claim.Digest)
+	}
+	return claimed, nil
+}
+
+const setLockPlan = `UPDATE belay_site_lock SET plan_id = ? WHERE tenant_id = ?`
+
+// claim makes the claim, or returns nil if something speaks against it.
+func (s *Store) claim(ctx context.Context, t *transaction, by term, claim sitelock.Claim) (*plan.Record, error) {
+	record, err := t.byChange(ctx, by.held, claim.Change)
+	if err != nil {
+		return nil, err
+	}
+	allowed, move := t.mayApply, plan.ClaimApply
+	if claim.Direction == plan.Down {
+		allowed, move = t.mayRollBack, plan.ClaimRollback
+	}
+	if ok, err := allowed(ctx, by.held.Tenant, claim, record); err != nil || !ok {
+		return nil, err
+	}
+	was := plan.Plan{ID: claim.NewPlan, Status: plan.Pending, Outcome: plan.NeverRun, Format: plan.Format}
+	if record != nil {
+		was = record.Plan
+	}
+	now, err := claimed(was, move, by.held.Fence, claim, record != nil && record.Touched())
+	if err != nil {
+		return nil, err
+	}
+	if move == plan.ClaimApply && claim.Body != nil && !s.knows(claim.Digest) {
+		if err := t.storeChange(ctx, claim.Digest, claim.Body); err != nil {
+			return nil, err
+		}
+	}
+	if err := t.putPlan(ctx, by.held.Tenant, now); err != nil {
+		return nil, err
+	}
+	if _, err := t.exec(ctx, setLockPlan, now.ID, by.held.Tenant); err != nil {
+		return nil, err
+	}
+	if err := t.record(ctx, by, event{kind: move, plan: was, change: claim.Change, to: now.Status, outcome: now.Outcome}); err != nil {
+		return nil, err
+	}
+	return t.byChange(ctx, by.held, claim.Change)
+}
+
+// claimed returns the plan as the claim leaves it.
+func claimed(was plan.Plan, move plan.Event, fence sitelock.Fence, claim sitelock.Claim, touched bool) (plan.Plan, error) {
+	p := was
+	var err error
+	if p.Status, err = plan.Next(was.Status, "", move); err != nil {
+		return p, err
+	}
+	p.Change, p.ClaimedFrom, p.Fence, p.Digest = claim.Change, was.Status, fence, claim.Digest
+	p.Attempts++
+	if claim.Retry && was.Quarantined() {
+		p.Attempts = 1
+	}
+	if move != plan.ClaimApply {
+		return p, nil
+	}
+	if !touched {
+		p.Cycle++
+	}
+	switch {
+	case claim.Body != nil:
+		p.StepsTotal, p.Format = len(claim.Body.Steps), plan.Format
+	case was.Cycle == 0 && was.StepsTotal == 0:
+		return p, fmt.Errorf("claim of %s needs the change itself", claim.Change)
+	}
+	return p, nil
+}
+
+// mayApply says whether the change may be applied; record is the tenant's plan for it, nil if there is none.
+func (t *transaction) mayApply(ctx context.Context, id tenant.ID, claim sitelock.Claim, record *plan.Record) (bool, error) {
+	if record == nil {
+		return t.noneElsePartial(ctx, id, "")
+	}
+	p := record.Plan
+	switch {
+	case p.Status != plan.Pending, p.Format > plan.Format, p.Quarantined() && !claim.Retry:
+		return false, nil
+	case p.Digest != claim.Digest && record.Touched() && !claim.Repin:
+		return false, nil
+	}
+	return t.noneElsePartial(ctx, id, p.ID)
+}
+
+// mayRollBack says whether the change may be rolled back; record is the tenant's plan for it, nil if there is none.
+func (t *transaction) mayRollBack(ctx context.Context, id tenant.ID, claim sitelock.Claim, record *plan.Record) (bool, error) {
+	if record == nil {
+		return false, nil
+	}
+	p := record.Plan
+	switch {
+	case p.Status != plan.Applied && (p.Status != plan.Pending || !record.Touched()):
+		return false, nil
+	case p.Format > plan.Format, p.Quarantined() && !claim.Retry, p.Digest != claim.Digest:
+		return false, nil
+	}
+	if ok, err := t.noneElsePartial(ctx, id, p.ID); err != nil || !ok {
+		return false, err
+	}
+	return t.isNewest(ctx, id, p.Seq)
+}
+
+// Only unsettled plans can be partial, and they are few. Nor may another plan be in flight.
+const findPartial = `
+SELECT EXISTS (SELECT 1 FROM belay_plan WHERE tenant_id = ?1 AND plan_id <> ?2 AND status IN ('applying', 'rolling_back'))
+OR EXISTS (
+    SELECT 1 FROM belay_plan AS p
+    WHERE tenant_id = ?1 AND plan_id <> ?2 AND outcome IN ('interrupted', 'failed', 'quarantined')
+      AND CASE status
+          WHEN 'pending' THEN EXISTS (
+              SELECT 1 FROM belay_journal AS j WHERE j.tenant_id = ?1 AND j.plan_id = p.plan_id AND j.state <> 'undone')
+          WHEN 'applied' THEN steps_total > (
+              SELECT count(*) FROM belay_journal AS j WHERE j.tenant_id = ?1 AND j.plan_id = p.plan_id AND j.state = 'done')
+          ELSE 0 END)`
+
+func (t *transaction) noneElsePartial(ctx context.Context, id tenant.ID, but plan.ID) (bool, error) {
+	var partial bool
+	err := t.row(ctx, findPartial, id, but).Scan(&partial)
+	return !partial, err
+}
+
+const findNewer = `
+SELECT EXISTS (
+    SELECT 1 FROM belay_plan AS p JOIN belay_journal AS j ON j.tenant_id = p.tenant_id AND j.plan_id = p.plan_id
+    WHERE p.tenant_id = ? AND p.seq > ? AND j.state <> 'undone')`
+
+// isNewest reports whether no plan claimed after the one with this number has a step in place or in doubt.
+func (t *transaction) isNewest(ctx context.Context, id tenant.ID, seq int64) (bool, error) {
+	var newer bool
+	err := t.row(ctx, findNewer, id, seq).Scan(&newer)
+	return !newer, err
+}
+
+// nextSeq follows the highest number among the tenant's plans.
+const nextSeq = `(SELECT COALESCE(max(seq), 0) + 1 FROM belay_plan WHERE tenant_id = ?1)`
+
+const writePlan = `
+INSERT INTO belay_plan (tenant_id, plan_id, change_id, digest, status, claimed_from, fence, outcome, attempts, seq, cycle,
+    steps_total, format, created_at, updated_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, COALESCE(?10, ` + nextSeq + `), ?11, ?12, ?13, ` + now + `, ` + now + `)
+ON CONFLICT (tenant_id, plan_id) DO UPDATE SET digest = excluded.digest, status = excluded.status,
+    claimed_from = excluded.claimed_from, fence = excluded.fence, attempts = excluded.attempts, seq = excluded.seq,
+    cycle = excluded.cycle, steps_total = excluded.steps_total, updated_at = excluded.updated_at`
+
+// putPlan writes a plan that is claimed. One without a number gets the next.
+func (t *transaction) putPlan(ctx context.Context, id tenant.ID, p plan.Plan) error {
+	_, err := t.exec(ctx, writePlan, id, p.ID, p.Change, p.Digest, p.Status, p.ClaimedFrom, p.Fence, p.Outcome, p.Attempts,
+		nullable(p.Seq), p.Cycle, p.StepsTotal, p.Format)
+	return err
+}
+
+const insertPending = `
+INSERT INTO belay_plan (tenant_id, plan_id, change_id, digest, status, outcome, steps_total, format, created_at, updated_at)
+VALUES (?, ?, ?, ?, 'pending', 'never_run', ?, ?, ` + now + `, ` + now + `)`
+
+const repinPending = `UPDATE belay_plan SET digest = ?, steps_total = ?, format = ?, updated_at = ` + now + ` WHERE tenant_id = ? AND plan_id = ?`
+
+// Submit stores a pending plan, unless the tenant has one for this change. One that is pending with nothing in place
+// takes the content.
+func (s *Store) Submit(ctx context.Context, id tenant.ID, scope string, newPlan plan.ID, change *plan.Change) (plan.Plan, error) {
+	if err := s.ensure(ctx); err != nil {
+		return plan.Plan{}, fmt.Errorf("submit: %w", err)
+	}
+	var p plan.Plan
+	err := s.write(ctx, func(ctx context.Context, t *transaction) error {
+		if err := t.register(ctx, id, scope); err != nil {
+			return err
+		}
+		var err error
+		p, err = t.submit(ctx, id, newPlan, change)
+		return err
+	})
+	if err != nil {
+		return plan.Plan{}, fmt.Errorf("submit: %w", err)
+	}
+	return p, nil
+}
+
+func (t *transaction) submit(ctx context.Context, id tenant.ID, newPlan plan.ID, change *plan.Change) (plan.Plan, error) {
+	held := sitelock.Held{Tenant: id}
+	digest := change.Digest()
+	record, err := t.byChange(ctx, held, change.ID)
+	if err != nil {
+		return plan.Plan{}, err
+	}
+	if record != nil && (record.Plan.Status != plan.Pending || record.Touched() || record.Plan.Digest == digest) {
+		return record.Plan, nil
+	}
+	if err := t.storeChange(ctx, digest, change); err != nil {
+		return plan.Plan{}, err
+	}
+	if record == nil {
+		_, err = t.exec(ctx, insertPending, id, newPlan, change.ID, digest, len(change.Steps), plan.Format)
+	} else {
+		_, err = t.exec(ctx, repinPending, digest, len(change.Steps), plan.Format, id, record.Plan.ID)
+	}
+	if err != nil {
+		return plan.Plan{}, err
+	}
+	record, err = t.byChange(ctx, held, change.ID)
+	if err != nil || record == nil {
+		return plan.Plan{}, err
+	}
+	return record.Plan, nil
+}
+
+const selectByChange = `SELECT ` + planColumns + ` FROM belay_plan AS p WHERE tenant_id = ? AND change_id = ?`
+
+// byChange reads the tenant's plan for a change; nil if it has none.
+func (t *transaction) byChange(ctx context.Context, held sitelock.Held, change string) (*plan.Record, error) {
+	plans, err := t.plans(ctx, selectByChange, held.Tenant, change)
+	if err != nil || len(plans) == 0 {
+		return nil, err
+	}
+	record, err := t.withJournal(ctx, plans[0], held.Fence)
+	return &record, err
+}
+
+// nullable is the value of a column in which zero is NULL.
+func nullable(seq int64) sql.NullInt64 { return sql.NullInt64{Int64: seq, Valid: seq != 0} }

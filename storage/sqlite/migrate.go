@@ -1,0 +1,112 @@
+package sqlite
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/belayhq/belay/migrations"
+	"github.com/belayhq/belay/storage"
+	"github.com/belayhq/belay/tenant"
+)
+
+// The file may be the tenant's own, so its user_version is not ours to write.
+const createVersionTable = `
+CREATE TABLE IF NOT EXISTS belay_schema_version (
+    version    INTEGER PRIMARY KEY,
+    applied_at INTEGER NOT NULL
+) STRICT`
+
+const readVersion = `SELECT COALESCE(max(version), 0) FROM belay_schema_version`
+
+const writeVersion = `INSERT INTO belay_schema_version (version, applied_at) VALUES (?, ` + now + `)`
+
+// Migrate brings Belay's tables up to this binary's version, in one transaction.
+func (s *Store) Migrate(ctx context.Context) (from, to int, err error) {
+	all := migrations.For(tenant.SQLite)
+	to = len(all)
+	err = s.write(ctx, func(ctx context.Context, t *transaction) error {
+		if _, err := t.exec(ctx, createVersionTable); err != nil {
+			return err
+		}
+		if err := t.row(ctx, readVersion).Scan(&from); err != nil {
+			return err
+		}
+		if err := checkSchema(from); err != nil {
+			return err
+		}
+		for _, m := range all[from:] {
+			if err := t.conn.script(ctx, m.SQL); err != nil {
+				return fmt.Errorf("migration %d (%s): %w", m.Version, m.Name, translate(err))
+			}
+			if _, err := t.exec(ctx, writeVersion, m.Version); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return from, from, fmt.Errorf("migrate: %w", err)
+	}
+	s.ready.Store(true)
+	return from, to, nil
+}
+
+// checkSchema refuses tables that a newer Belay made.
+func checkSchema(version int) error {
+	if newest := len(migrations.For(tenant.SQLite)); version > newest {
+		return fmt.Errorf("%w: they have version %d, this binary knows %d", storage.ErrNewerSchema, version, newest)
+	}
+	return nil
+}
+
+const findVersionTable = `SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'belay_schema_version'`
+
+// SchemaVersion returns the version of Belay's tables; 0 if there are none.
+func (s *Store) SchemaVersion(ctx context.Context) (int, error) {
+	version, err := s.schemaVersion(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("read schema version: %w", err)
+	}
+	return version, nil
+}
+
+func (s *Store) schemaVersion(ctx context.Context) (version int, err error) {
+	var tables int
+	if err := s.reader.QueryRowContext(ctx, findVersionTable).Scan(&tables); err != nil || tables == 0 {
+		return 0, translate(err)
+	}
+	err = s.reader.QueryRowContext(ctx, readVersion).Scan(&version)
+	return version, translate(err)
+}
+
+// made reports whether Belay's tables are there to be read.
+func (s *Store) made(ctx context.Context) (bool, error) {
+	if s.ready.Load() {
+		return true, nil
+	}
+	version, err := s.schemaVersion(ctx)
+	if err != nil {
+		return false, err
+	}
+	if err := checkSchema(version); err != nil {
+		return false, err
+	}
+	if version == len(migrations.For(tenant.SQLite)) {
+		s.ready.Store(true)
+	}
+	return version > 0, nil
+}
+
+// ensure makes Belay's tables, unless they are there; one caller in the process at a time.
+func (s *Store) ensure(ctx context.Context) error {
+	if s.ready.Load() {
+		return nil
+	}
+	s.making.Lock()
+	defer s.making.Unlock()
+	if _, err := s.made(ctx); err != nil || s.ready.Load() {
+		return err
+	}
+	_, _, err := s.Migrate(ctx)
+	return err
+}

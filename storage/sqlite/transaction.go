@@ -1,0 +1,164 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/belayhq/belay/engine"
+	"github.com/belayhq/belay/sitelock"
+)
+
+const (
+	busyRetries = 3
+	busyPause   = 250 * time.Millisecond
+)
+
+// write runs fn in a transaction that keeps all other writers out, and commits it if fn returns nil. The context that
+// fn gets is never cancelled: Belay's own statements are short, and an interrupted one would leave open what happened.
+// It waits its turn in the process as long as ctx allows, for other processes a bounded time.
+func (s *Store) write(ctx context.Context, fn func(ctx context.Context, t *transaction) error) error {
+	return s.writeUnless(ctx, nil, fn)
+}
+
+// writeUnless is write for a caller that is not to wait: also the turn in the process is bounded. Each time that the
+// database is busy it asks busy, if there is one, whether to give up.
+func (s *Store) writeUnless(ctx context.Context, busy func(ctx context.Context) error, fn func(ctx context.Context, t *transaction) error) error {
+	t, err := s.begin(ctx, busy)
+	if err != nil {
+		return err
+	}
+	defer t.close()
+	ctx = context.WithoutCancel(ctx)
+	if err := fn(ctx, t); err != nil {
+		t.rollback(ctx)
+		return translate(err)
+	}
+	return t.commit(ctx)
+}
+
+func (s *Store) begin(ctx context.Context, busy func(ctx context.Context) error) (*transaction, error) {
+	for retry := 0; ; retry++ {
+		t, err := s.tryBegin(ctx, busy != nil)
+		if !errors.Is(err, sitelock.ErrContended) {
+			return t, err
+		}
+		if busy != nil {
+			if err := busy(ctx); err != nil {
+				return nil, err
+			}
+		}
+		if retry == busyRetries {
+			return nil, err
+		}
+		if err := pause(ctx, busyPause); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (s *Store) tryBegin(ctx context.Context, hurried bool) (*transaction, error) {
+	turn := ctx
+	if hurried {
+		var cancel context.CancelFunc
+		turn, cancel = context.WithTimeout(ctx, busyTimeout)
+		defer cancel()
+	}
+	connection, err := s.writer.Conn(turn)
+	if err != nil {
+		if ctx.Err() == nil && turn.Err() != nil {
+			return nil, fmt.Errorf("%w (by this process)", sitelock.ErrContended)
+		}
+		return nil, translate(err)
+	}
+	t := &transaction{connection: connection, begun: time.Now()}
+	if err := connection.Raw(func(native any) error { t.conn = native.(*conn); return nil }); err != nil {
+		_ = connection.Close()
+		return nil, err
+	}
+	t.conn.guard.begin()
+	if _, err := connection.ExecContext(context.WithoutCancel(ctx), "BEGIN IMMEDIATE"); err != nil {
+		t.ended = true
+		t.close()
+		return nil, translate(err)
+	}
+	return t, nil
+}
+
+// transaction is the one open transaction of the write connection.
+type transaction struct {
+	connection *sql.Conn
+	conn       *conn // the same connection as the driver has it
+	begun      time.Time
+	ended      bool
+}
+
+func (t *transaction) exec(ctx context.Context, query string, args ...any) (int64, error) {
+	result, err := t.connection.ExecContext(ctx, query, args...)
+	if err != nil {
+		return 0, translate(err)
+	}
+	return result.RowsAffected()
+}
+
+func (t *transaction) query(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	return t.connection.QueryContext(ctx, query, args...)
+}
+
+func (t *transaction) row(ctx context.Context, query string, args ...any) *sql.Row {
+	return t.connection.QueryRowContext(ctx, query, args...)
+}
+
+// stands reports whether the transaction is still open.
+func (t *transaction) stands() bool { return !t.conn.AutoCommit() }
+
+// commit ends the transaction. While SQLite still has it open after an error, nothing was written; if it has not, an
+// error of the disk leaves open what another process will find.
+func (t *transaction) commit(ctx context.Context) error {
+	if !t.stands() {
+		t.conn.broken = true
+		t.ended = true
+		return errors.New("the transaction ended before its commit; nothing was written")
+	}
+	_, err := t.exec(ctx, "COMMIT")
+	if err == nil {
+		t.ended = true
+		t.conn.broken = t.conn.guard.temporary
+		return nil
+	}
+	t.conn.broken = true
+	if t.stands() {
+		t.rollback(ctx)
+		return fmt.Errorf("commit: %w", err)
+	}
+	t.ended = true
+	if e, ok := errors.AsType[*Error](err); ok && (e.primary() == codeFull || e.primary() == codeConstraint) {
+		return fmt.Errorf("commit: %w", err) // a commit record that did not fit, or was not tried, is none
+	}
+	return fmt.Errorf("commit: %w: %w", engine.ErrUnknownOutcome, err)
+}
+
+// rollback ends the transaction without effect. A connection that cannot, or whose transaction is already gone, is
+// dropped.
+func (t *transaction) rollback(ctx context.Context) {
+	if t.ended {
+		return
+	}
+	t.ended = true
+	if !t.stands() {
+		t.conn.broken = true
+		return
+	}
+	if _, err := t.exec(ctx, "ROLLBACK"); err != nil {
+		t.conn.broken = true
+	}
+}
+
+// close gives the connection back. A transaction still open, because of a panic, is rolled back.
+func (t *transaction) close() {
+	t.conn.guard.mode = ownSQL
+	t.rollback(context.Background())
+	_ = t.connection.Close() // a broken connection is closed for good
+}

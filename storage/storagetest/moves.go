@@ -1,0 +1,181 @@
+package storagetest
+
+import (
+	"testing"
+
+	"github.com/belayhq/belay/engine"
+	"github.com/belayhq/belay/plan"
+	"github.com/belayhq/belay/sitelock"
+)
+
+var moves = []test{
+	{"a success writes what it has made true", func(t *testing.T, d *database) {
+		s := d.site(t)
+		c := change("0001-first", 1)
+		s.begin(t, apply(c)).fail(t)
+		x := s.begin(t, apply(c))
+		x.succeed(t, x.put(0))
+		p := s.plan(t, c).Plan
+		if p.Status != plan.Applied || p.Outcome != plan.Done || p.ClaimedFrom != "" || p.Fence != 0 || p.Attempts != 0 || p.LastError != nil || p.Seq == 0 {
+			t.Errorf("plan %+v", p)
+		}
+		e := s.lastEvent(t, plan.Succeed)
+		if e.From != plan.Applying || e.To != plan.Applied || e.Outcome != plan.Done || e.Fence != x.held.Fence || e.Plan != p.ID || e.Change != c.ID ||
+			e.Operation != sitelock.OpApply || e.Holder != x.held.Holder || e.Host != worker.Host || e.PID != worker.PID || e.Failure != nil || e.At.IsZero() {
+			t.Errorf("event %+v", e)
+		}
+	}},
+	{"a failure returns the plan to where it was claimed from and says why", func(t *testing.T, d *database) {
+		s := d.site(t)
+		c := change("0001-first", 2)
+		x := s.begin(t, apply(c))
+		x.checkpoint(t, x.group(x.put(0)))
+		x.fail(t)
+		want := plan.Failure{Step: "step-9", Message: "out of luck"}
+		p := s.plan(t, c).Plan
+		if p.Status != plan.Pending || p.Outcome != plan.Failed || p.Seq != 1 || p.LastError == nil || *p.LastError != want {
+			t.Errorf("plan %+v, last error %+v", p, p.LastError)
+		}
+		if e := s.lastEvent(t, plan.Fail); e.Failure == nil || *e.Failure != want || e.Outcome != plan.Failed {
+			t.Errorf("event %+v", e)
+		}
+	}},
+	{"an apply that turns back keeps its fence and where it came from", func(t *testing.T, d *database) {
+		s := d.site(t)
+		c := change("0001-first", 2)
+		x := s.begin(t, apply(c))
+		x.checkpoint(t, x.group(x.put(0)))
+		failure := plan.Failure{Step: "step-1", Message: "no", UndoMessage: "but undone"}
+		group := x.group()
+		group.Move = &engine.Move{Event: plan.Undo, From: plan.Applying, To: plan.RollingBack, Failure: &failure}
+		x.checkpoint(t, group)
+		if p := s.plan(t, c).Plan; p.Status != plan.RollingBack || p.Fence != x.held.Fence || p.ClaimedFrom != plan.Pending || p.Seq != 1 {
+			t.Errorf("plan %+v", p)
+		}
+		x.direction = plan.Down
+		x.finish(t, engine.Move{Event: plan.Succeed, From: plan.RollingBack, To: plan.Pending, Outcome: plan.Failed, Failure: &failure}, x.take(0))
+		p := s.plan(t, c).Plan
+		if p.Status != plan.Pending || p.Outcome != plan.Failed || p.Seq != 0 || p.LastError == nil || *p.LastError != failure {
+			t.Errorf("plan %+v", p)
+		}
+		if e := s.lastEvent(t, plan.Undo); e.From != plan.Applying || e.To != plan.RollingBack {
+			t.Errorf("event %+v", e)
+		}
+	}},
+	{"a move from another status is refused", func(t *testing.T, d *database) {
+		s := d.site(t)
+		x := s.begin(t, apply(change("0001-first", 1)))
+		for _, from := range []plan.Status{plan.Pending, plan.Applied, plan.RollingBack} {
+			group := x.group(x.put(0))
+			group.Move = &engine.Move{Event: plan.Succeed, From: from, To: plan.Applied, Outcome: plan.Done}
+			x.fails(t, group)
+		}
+	}},
+	{"a move of a plan claimed under another fence is refused", func(t *testing.T, d *database) {
+		s := d.site(t)
+		c := change("0001-first", 1)
+		x := s.begin(t, apply(c))
+		s.setLock(t, "holder = NULL, expires_at = 0")
+		next := term{site: s, held: s.acquire(t, nil).Held, claimed: x.claimed, direction: plan.Up}
+		group := next.group(next.put(0))
+		group.Move = &engine.Move{Event: plan.Succeed, From: plan.Applying, To: plan.Applied, Outcome: plan.Done}
+		next.fails(t, group)
+	}},
+	{"a plan that used up its attempts without a step is quarantined instead of failed", func(t *testing.T, d *database) {
+		s := d.site(t)
+		c := change("0001-first", 2)
+		for range plan.MaxAttempts - 1 {
+			s.begin(t, apply(c)).fail(t)
+		}
+		if o := s.plan(t, c).Plan.Outcome; o != plan.Failed {
+			t.Fatalf("outcome %s before the last attempt", o)
+		}
+		s.begin(t, apply(c)).fail(t)
+		p := s.plan(t, c).Plan
+		if !p.Quarantined() || p.Attempts != plan.MaxAttempts || p.LastError == nil {
+			t.Errorf("plan %+v", p)
+		}
+		if e := s.lastEvent(t, plan.Fail); e.Outcome != plan.InQuarantine {
+			t.Errorf("event %+v", e)
+		}
+		s.refused(t, apply(c))
+	}},
+	{"a plan whose last attempt got a step through is not quarantined", func(t *testing.T, d *database) {
+		s := d.site(t)
+		c := change("0001-first", 2)
+		for range plan.MaxAttempts - 1 {
+			s.begin(t, apply(c)).fail(t)
+		}
+		s.partial(t, c)
+		if p := s.plan(t, c).Plan; p.Outcome != plan.Failed || p.Attempts != 0 {
+			t.Errorf("plan %+v", p)
+		}
+	}},
+	{"an outcome that the move leaves out stays", func(t *testing.T, d *database) {
+		s := d.site(t)
+		c := change("0001-first", 2)
+		x := s.begin(t, apply(c))
+		x.finish(t, engine.Move{Event: plan.Fail, From: plan.Applying, To: plan.Pending})
+		if p := s.plan(t, c).Plan; p.Outcome != plan.NeverRun || p.Status != plan.Pending {
+			t.Errorf("plan %+v", p)
+		}
+	}},
+	{"a person says that a plan is applied", func(t *testing.T, d *database) {
+		s := d.site(t)
+		s.applied(t, change("0000-older", 1))
+		c := change("0001-first", 2)
+		x := s.resolving(t, c)
+		x.finish(t, engine.Move{
+			Event: plan.ResolveApplied, From: plan.Pending, To: plan.Applied, Outcome: plan.ResolvedByOne, Reason: "done by hand in 2019",
+		}, recorded(0, plan.StepDone), recorded(1, plan.StepDone))
+		r := s.plan(t, c)
+		if p := r.Plan; p.Status != plan.Applied || p.Outcome != plan.ResolvedByOne || p.Seq != 2 || p.Cycle != 1 || p.Attempts != 0 || p.LastError != nil || r.Partial() {
+			t.Errorf("record %+v", r)
+		}
+		if e := s.lastEvent(t, plan.ResolveApplied); e.Reason != "done by hand in 2019" || e.Operation != sitelock.OpResolve || e.From != plan.Pending || e.To != plan.Applied {
+			t.Errorf("event %+v", e)
+		}
+		s.begin(t, rollback(c)).succeed(t, recorded(1, plan.StepUndone), recorded(0, plan.StepUndone))
+	}},
+	{"a person says that a plan is rolled back", func(t *testing.T, d *database) {
+		s := d.site(t)
+		c := change("0001-first", 2)
+		s.partial(t, c)
+		x := s.resolving(t, c)
+		x.direction = plan.Down
+		x.finish(t, engine.Move{
+			Event: plan.ResolveRolledBack, From: plan.Pending, To: plan.Pending, Outcome: plan.ResolvedByOne, Reason: "cleaned up by hand",
+		}, recorded(0, plan.StepUndone))
+		if p := s.plan(t, c).Plan; p.Status != plan.Pending || p.Outcome != plan.ResolvedByOne || p.Seq != 0 || p.LastError != nil {
+			t.Errorf("plan %+v", p)
+		}
+		s.applied(t, change("0002-second", 1))
+	}},
+	{"a person lifts a quarantine", func(t *testing.T, d *database) {
+		s := d.site(t)
+		c := change("0001-first", 1)
+		for range plan.MaxAttempts {
+			s.begin(t, apply(c)).fail(t)
+		}
+		s.resolving(t, c).finish(t, engine.Move{
+			Event: plan.ResolveRolledBack, From: plan.Pending, To: plan.Pending, Outcome: plan.ResolvedByOne, Reason: "fixed the disk",
+		})
+		s.applied(t, c)
+	}},
+	{"a plan in flight is not resolved", func(t *testing.T, d *database) {
+		s := d.site(t)
+		x := s.begin(t, apply(change("0001-first", 1)))
+		group := x.group(x.put(0))
+		group.Move = &engine.Move{Event: plan.ResolveApplied, From: plan.Applying, To: plan.Applied, Outcome: plan.ResolvedByOne, Reason: "impatience"}
+		x.fails(t, group)
+	}},
+}
+
+// resolving holds the site's lock without a claim, as a person does who says what is true of a plan.
+func (s *site) resolving(t *testing.T, c *plan.Change) term {
+	t.Helper()
+	if _, err := s.db.Submit(t.Context(), s.id, s.scope, plan.NewID(), c); err != nil {
+		t.Fatal(err)
+	}
+	return term{site: s, held: s.acquire(t, nil).Held, claimed: s.plan(t, c), direction: plan.Up}
+}
