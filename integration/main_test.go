@@ -30,9 +30,10 @@ var (
 	belay     = sync.OnceValues(func() (string, error) { return build("belay", "../cmd/belay") })
 )
 
-func build(name, pkg string) (string, error) {
+func build(name, pkg string, flags ...string) (string, error) {
 	path := filepath.Join(binaries, name)
-	out, err := exec.Command("go", "build", "-tags", "failpoints", "-o", path, pkg).CombinedOutput()
+	args := append([]string{"build", "-tags", "failpoints", "-o", path}, flags...)
+	out, err := exec.Command("go", append(args, pkg)...).CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("build %s: %w\n%s", pkg, err, out)
 	}

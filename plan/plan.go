@@ -142,6 +142,10 @@ func (r Record) Partial() bool {
 	return false
 }
 
+// Unfinished reports whether the plan needs another operation before it rests as its status says: it is partial, or in
+// flight, alive or abandoned.
+func (r Record) Unfinished() bool { return r.Plan.InFlight() || r.Partial() }
+
 // State returns what the journal says of the step at ordinal; empty if it never ran.
 func (r Record) State(ordinal int) StepState {
 	for _, e := range r.Journal {

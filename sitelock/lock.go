@@ -46,7 +46,8 @@ func trust(lease time.Duration) time.Duration { return lease - lease/8 }
 // newLock begins to renew a lock that was asked for at sentAt. It fails when the keeper is stopped.
 func newLock(ctx context.Context, k *keeper, store Store, held Held, lease time.Duration, sentAt time.Time, freed func()) (*Lock, error) {
 	l := &Lock{held: held, lease: lease, store: store, keeper: k, freed: freed, turn: make(chan struct{}, 1)}
-	l.ctx, l.cancel = context.WithCancelCause(ctx)
+	// A lock outlives the cancellation of its caller, who may still have something to undo under it.
+	l.ctx, l.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	l.trustUntil = sentAt.Add(trust(lease))
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -61,8 +62,8 @@ func newLock(ctx context.Context, k *keeper, store Store, held Held, lease time.
 // Held returns the proof of custody for calls that write.
 func (l *Lock) Held() Held { return l.held }
 
-// Context returns the context for the work done under the lock. It derives from the one given to Acquire, is cancelled with
-// a cause of *[LockLostError] when the lock is lost, and ends with Release.
+// Context returns a context that lives as long as the lock. It has the values of the one given to Acquire but not its
+// cancellation, is cancelled with a cause of *[LockLostError] when the lock is lost, and ends with Release.
 func (l *Lock) Context() context.Context { return l.ctx }
 
 // Err returns nil while the lock is trusted, *[LockLostError] once it is lost, and [ErrNotHeld] after its release. It asks

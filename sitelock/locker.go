@@ -118,7 +118,7 @@ func (l *Locker) Stop() { l.keeper.stop() }
 // Callers of one Locker that wait for the same lock form a queue, and only its head looks at the database. Waiting means
 // short reads with pauses between; no statement ever waits for a row.
 //
-// The lock's context derives from ctx. If ctx ends while the database is being asked, Acquire waits a moment for the answer,
+// The lock outlives ctx. If ctx ends while the database is being asked, Acquire waits a moment for the answer,
 // so that it leaves no lock behind.
 //
 // Errors: *[LockBusyError] if it is someone else's when the wait is over; [ErrNewerBinary], [ErrScopeTaken] and

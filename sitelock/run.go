@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Run acquires a lock as [Locker.Acquire] does, calls fn with the lock's context, and releases the lock whatever fn does:
-// return, panic or end its goroutine. What fn started must have ended when it returns.
+// Run acquires a lock as [Locker.Acquire] does, calls fn with a context that ends with ctx and with the lock, and releases
+// the lock whatever fn does: return, panic or end its goroutine. What fn started must have ended when it returns.
 //
 // The error is that of Acquire or of fn. A release that failed is only logged, because the lock lapses by itself.
 func (l *Locker) Run(ctx context.Context, store Store, req Request, wait time.Duration,
@@ -22,5 +22,8 @@ func (l *Locker) Run(ctx context.Context, store Store, req Request, wait time.Du
 				Msg("lock not released, it lapses by itself")
 		}
 	}()
-	return fn(lock.Context(), lock, grant)
+	working, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(lock.Context(), func() { cancel(context.Cause(lock.Context())) })()
+	return fn(working, lock, grant)
 }

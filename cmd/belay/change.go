@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -85,20 +86,29 @@ func (p *program) validate(paths, on []string) error {
 	}
 	d.Valid = len(d.Problems) == 0
 	err := p.print(d, func() error {
-		for _, c := range d.Changes {
-			on := strings.ReplaceAll(fmt.Sprint(c.Databases), " ", ", ")
-			fmt.Fprintf(p.stdout, "%s: valid, %s, for %s\n", render.Clean(c.Change), c.Digest, strings.Trim(on, "[]"))
-		}
-		for _, one := range d.Problems {
-			at := plan.Problem{File: one.File, Line: one.Line, Column: one.Column, Message: one.Message}
-			fmt.Fprintln(p.stdout, render.CleanLines(at.String())) // the first write that fails is remembered
-		}
-		return nil
+		_, err := io.WriteString(p.stdout, d.text())
+		return err
 	})
 	if err == nil && !d.Valid {
 		return fail(exitRefused, "%s", render.Plural(len(d.Problems), "problem"))
 	}
 	return err
+}
+
+func (d *validateDocument) text() string {
+	var b strings.Builder
+	for _, c := range d.Changes {
+		on := make([]string, len(c.Databases))
+		for i, dialect := range c.Databases {
+			on[i] = string(dialect)
+		}
+		fmt.Fprintf(&b, "%s: valid, %s, for %s\n", render.Clean(c.Change), c.Digest, strings.Join(on, " and "))
+	}
+	for _, one := range d.Problems {
+		at := plan.Problem{File: one.File, Line: one.Line, Column: one.Column, Message: one.Message}
+		fmt.Fprintln(&b, render.CleanLines(at.String()))
+	}
+	return b.String()
 }
 
 // compile finds out for which databases a change is. It must be for one at least, and for all that are demanded.
@@ -229,14 +239,18 @@ func undoText(s *plan.Step) string {
 	}
 }
 
-func (d changeDocument) write(out *output) error {
-	head := d.Change
+func (d changeDocument) write(w io.Writer) error {
+	var b strings.Builder
+	b.WriteString(render.Clean(d.Change))
 	if d.Title != "" {
-		head += ": " + d.Title
+		b.WriteString(": " + render.Clean(d.Title))
 	}
-	fmt.Fprintf(out, "%s\ndigest %s, on failure %s, checkpoint %s\n", render.Clean(head), d.Digest, d.OnFailure, d.Checkpoint)
+	fmt.Fprintf(&b, "\ndigest %s, on failure %s, checkpoint %s\n", d.Digest, d.OnFailure, d.Checkpoint)
 	if len(d.Requires) > 0 {
-		fmt.Fprintf(out, "requires %s\n", render.Clean(strings.Join(d.Requires, ", ")))
+		fmt.Fprintf(&b, "requires %s\n", render.Clean(strings.Join(d.Requires, ", ")))
+	}
+	if _, err := io.WriteString(w, b.String()); err != nil {
+		return err
 	}
 	table := render.NewTable("STEP", "KIND", "UNDO", "VERIFY", "FILES")
 	for _, s := range d.Steps {
@@ -246,5 +260,5 @@ func (d changeDocument) write(out *output) error {
 		}
 		table.Add(s.Step, string(s.Kind), s.Undo, verify, strings.Join(s.Files, ", "))
 	}
-	return table.Write(out)
+	return table.Write(w)
 }

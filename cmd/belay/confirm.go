@@ -11,7 +11,7 @@ import (
 
 // confirm asks on the terminal before something is changed. Without a terminal only -y can say so.
 func (p *program) confirm(ctx context.Context, question string) error {
-	if p.stdinTaken || !p.env.Terminal(p.stdin) || !p.env.Terminal(p.stderr) {
+	if p.stdinTaken || !p.env.Terminal(p.stdin) || !p.env.Terminal(p.stderr.stream) {
 		return misuse("this asks before it changes anything, and there is no terminal to ask on: nothing was touched").
 			advise("-y", "answers yes beforehand")
 	}

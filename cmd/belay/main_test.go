@@ -139,7 +139,7 @@ func (w *world) broken(onFailure string) string {
 func (w *world) exec(tenant, statement string) {
 	w.t.Helper()
 	w.onFile("tenants/"+tenant+".db", func(db *sql.DB) error {
-		_, err := db.Exec(statement)
+		_, err := db.ExecContext(w.t.Context(), statement)
 		return err
 	})
 }
@@ -148,7 +148,7 @@ func (w *world) exec(tenant, statement string) {
 func (w *world) scalar(tenant, query string) string {
 	w.t.Helper()
 	var value string
-	w.onFile("tenants/"+tenant+".db", func(db *sql.DB) error { return db.QueryRow(query).Scan(&value) })
+	w.onFile("tenants/"+tenant+".db", func(db *sql.DB) error { return db.QueryRowContext(w.t.Context(), query).Scan(&value) })
 	return value
 }
 
@@ -200,6 +200,7 @@ var volatile = []struct {
 	becomes string
 }{
 	{regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`), "<uuid>"},
+	{regexp.MustCompile(`sha256:[0-9a-f]{64}`), "<digest>"},
 	{regexp.MustCompile(`"\d{4}-\d\d-\d\dT[0-9:.]+Z"`), `"<time>"`},
 	{regexp.MustCompile(`"(pid|duration_ms)":( ?)\d+`), `"$1":$2<number>`},
 	{regexp.MustCompile(`"host":( ?)"[^"]*"`), `"host":$1"<host>"`},

@@ -34,8 +34,12 @@ type operation struct {
 	untold int
 }
 
-// problemsShown bounds what is written for people when many tenants fail alike.
-const problemsShown = 20
+const (
+	// problemsShown bounds what is written for people when many tenants fail alike.
+	problemsShown = 20
+	// tenantsShown is how many tenants a table may have without being asked for: of more, the counts say enough.
+	tenantsShown = 30
+)
 
 // work is what an operation does with the tenants: one of the engine's calls over many.
 type work func(ctx context.Context, tenants iter.Seq2[tenant.Tenant, error], report func(engine.Result)) error
@@ -82,7 +86,7 @@ func (o *operation) newWatcher() render.Watcher {
 		o.stream = render.NewStream(s.stdout, o.command.Name)
 		return o.stream
 	case s.animated():
-		return render.NewBar(s.stderr, o.command.Name+" "+o.command.Change, o.tenants.Count)
+		return s.stderr.draw(o.command.Name+" "+o.command.Change, o.tenants.Count)
 	}
 	return render.NewLines(s.stderr)
 }
@@ -105,7 +109,7 @@ func (o *operation) result(r engine.Result) {
 	case formatJSON:
 		o.report.Tenants = append(o.report.Tenants, render.NewTenantResult(r))
 	case formatTable:
-		if o.verbose || worthShowing(r.Verdict) {
+		if o.verbose || r.Err != nil || worthShowing(r.Verdict) && o.tenants.Count <= tenantsShown {
 			o.table.Add(r.Tenant.Name, strings.ReplaceAll(string(r.Verdict), "_", " "),
 				fmt.Sprintf("%d/%d", r.StepsDone, r.StepsTotal), render.Duration(r.Duration))
 		}

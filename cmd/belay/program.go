@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"github.com/mattn/go-isatty"
 
@@ -29,7 +30,7 @@ type environment struct {
 type program struct {
 	stdin      io.Reader
 	stdout     *output
-	stderr     io.Writer
+	stderr     *screen
 	env        environment
 	flags      globalFlags
 	settings   settings
@@ -47,9 +48,10 @@ func newProgram(stdin io.Reader, stdout, stderr io.Writer, env environment) *pro
 	if env.Terminal == nil {
 		env.Terminal = func(any) bool { return false }
 	}
+	screen := &screen{stream: stderr}
 	return &program{
-		stdin: stdin, stdout: &output{w: stdout}, stderr: stderr, env: env,
-		interrupts: &interrupts{stderr: stderr, exit: env.Exit},
+		stdin: stdin, stdout: &output{w: stdout}, stderr: screen, env: env,
+		interrupts: &interrupts{stderr: screen, exit: env.Exit},
 	}
 }
 
@@ -69,7 +71,7 @@ func (p *program) say(format string, args ...any) {
 
 // animated reports whether standard error may be drawn on.
 func (p *program) animated() bool {
-	return p.env.Terminal(p.stderr) && p.env.Getenv("TERM") != "dumb"
+	return p.env.Terminal(p.stderr.stream) && p.env.Getenv("TERM") != "dumb"
 }
 
 // output is standard output. It remembers the first write that failed, because a document that was not written whole
@@ -85,6 +87,45 @@ func (o *output) Write(b []byte) (int, error) {
 		o.err = err
 	}
 	return n, err
+}
+
+// screen is standard error. While a bar is drawn there, everything else appears above it.
+type screen struct {
+	stream io.Writer
+
+	mu    sync.Mutex
+	above io.Writer // nil while nothing is drawn
+}
+
+func (s *screen) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.above != nil {
+		return s.above.Write(b)
+	}
+	return s.stream.Write(b)
+}
+
+// draw puts a bar on the screen.
+func (s *screen) draw(title string, total int) *drawn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	bar := render.NewBar(s.stream, title, total)
+	s.above = bar
+	return &drawn{bar, s}
+}
+
+// drawn is a bar on the screen, which gives the screen back when it stops.
+type drawn struct {
+	*render.Bar
+	screen *screen
+}
+
+func (d *drawn) Stop() {
+	d.screen.mu.Lock()
+	defer d.screen.mu.Unlock()
+	d.Bar.Stop()
+	d.screen.above = nil
 }
 
 func isTerminal(stream any) bool {

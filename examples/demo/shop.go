@@ -135,7 +135,14 @@ func lines(db *sql.DB, query string) ([]string, error) {
 		if err := rows.Scan(into...); err != nil {
 			return nil, err
 		}
-		all = append(all, fmt.Sprint(cells))
+		texts := make([]string, len(cells))
+		for i, c := range cells {
+			texts[i] = c.String
+			if !c.Valid {
+				texts[i] = "NULL"
+			}
+		}
+		all = append(all, strings.Join(texts, "|"))
 	}
 	sort.Strings(all)
 	return all, rows.Err()

@@ -272,9 +272,16 @@ func (r reader) contents(ctx context.Context, schema string) (contents, error) {
 	if err := r.enter(ctx, schema); err != nil {
 		return c, err
 	}
-	const madeSQL = `SELECT to_regclass('pages') IS NOT NULL`
-	if err := r.tx.QueryRow(ctx, madeSQL).Scan(&c.made); err != nil || !c.made {
+	const madeSQL = `SELECT current_schema() IS NOT NULL, to_regclass('pages') IS NOT NULL`
+	var exists bool
+	if err := r.tx.QueryRow(ctx, madeSQL).Scan(&exists, &c.made); err != nil {
 		return c, err
+	}
+	if !exists {
+		return c, fmt.Errorf("no schema %s", schema)
+	}
+	if !c.made {
+		return c, nil
 	}
 	if err := pages.collect(ctx, r, c.pages, pages.all); err != nil {
 		return c, err

@@ -88,23 +88,26 @@ func (p *Product) Sync(ctx context.Context, site tenant.Tenant) (engine.Result, 
 	// the second finds its work done or is refused.
 	records, err := p.store.Records(ctx, site.ID)
 	if err != nil {
-		return engine.Result{}, fmt.Errorf("read plans of %s: %w", site.Name, err)
+		return failed(site, fmt.Errorf("read plans of %s: %w", site.Name, err))
 	}
 	done := engine.Result{Tenant: site, Verdict: engine.VerdictAlreadyApplied}
 	for _, r := range records {
-		if r.Plan.InFlight() || r.Partial() {
+		if _, ours := number(r.Plan.Change); ours && (r.Plan.InFlight() || r.Partial()) {
 			if done, err = p.finish(ctx, site, r.Plan); err != nil {
 				return done, err
 			}
 		}
 	}
 	diff, wanted, err := p.compare(ctx, site)
-	if err != nil || diff.Empty() {
-		return done, err
+	if err != nil {
+		return failed(site, err)
+	}
+	if diff.Empty() {
+		return done, nil
 	}
 	change, err := p.change(nextID(records), diff, wanted)
 	if err != nil {
-		return done, err
+		return failed(site, err)
 	}
 	return p.engine.Apply(ctx, site, change, engine.ApplyOptions{LockTimeout: p.patience()})
 }
@@ -114,7 +117,7 @@ func (p *Product) Sync(ctx context.Context, site tenant.Tenant) (engine.Result, 
 func (p *Product) Undo(ctx context.Context, site tenant.Tenant) (engine.Result, error) {
 	records, err := p.store.Records(ctx, site.ID)
 	if err != nil {
-		return engine.Result{}, fmt.Errorf("read plans of %s: %w", site.Name, err)
+		return failed(site, fmt.Errorf("read plans of %s: %w", site.Name, err))
 	}
 	var newest plan.Record
 	for _, r := range records { // in the order of their first claim
@@ -126,7 +129,7 @@ func (p *Product) Undo(ctx context.Context, site tenant.Tenant) (engine.Result, 
 		return engine.Result{Tenant: site, Verdict: engine.VerdictAlreadyRolledBack}, nil
 	}
 	if err := p.checkUnedited(ctx, site, newest); err != nil {
-		return engine.Result{}, err
+		return engine.Result{Tenant: site, Change: newest.Plan.Change, Verdict: engine.VerdictRefused, Err: err}, err
 	}
 	return p.rollback(ctx, site, newest.Plan.Change)
 }
@@ -138,9 +141,14 @@ func (p *Product) finish(ctx context.Context, site tenant.Tenant, left plan.Plan
 	}
 	change, err := p.store.Change(ctx, left.Digest)
 	if err != nil {
-		return engine.Result{}, fmt.Errorf("read %s of %s: %w", left.Change, site.Name, err)
+		return failed(site, fmt.Errorf("read %s of %s: %w", left.Change, site.Name, err))
 	}
 	return p.engine.Apply(ctx, site, change, engine.ApplyOptions{LockTimeout: p.patience()})
+}
+
+// failed is the result of an operation that did not get as far as the engine.
+func failed(site tenant.Tenant, err error) (engine.Result, error) {
+	return engine.Result{Tenant: site, Verdict: engine.VerdictFailed, Err: err}, err
 }
 
 func (p *Product) rollback(ctx context.Context, site tenant.Tenant, change string) (engine.Result, error) {

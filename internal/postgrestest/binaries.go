@@ -34,6 +34,8 @@ func binaries() (string, error) {
 		return "", fmt.Errorf("no initdb and pg_ctl in PATH or where packages put them: install PostgreSQL 14 or newer "+
 			"(Debian: apt-get install postgresql; macOS: brew install postgresql@17), or set %s", Env)
 	}
+	// A fresh container has no package lists. If this fails, the installation says why.
+	_ = exec.Command(apt, "update").Run()
 	cmd := exec.Command(apt, "install", "-y", "--no-install-recommends", "postgresql")
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
 	if out, err := cmd.CombinedOutput(); err != nil {

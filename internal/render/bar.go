@@ -9,13 +9,13 @@ import (
 	"github.com/vbauerster/mpb/v8/decor"
 
 	"github.com/belayhq/belay/engine"
-	"github.com/belayhq/belay/tenant"
 )
 
-// NewBar returns a watcher that draws a bar over so many tenants on a terminal. What a person should see at once, such
-// as waits, recoveries and failures, appears as lines above it.
-func NewBar(w io.Writer, title string, total int) Watcher {
-	b := &bar{
+// NewBar draws a bar over so many tenants on a terminal. What a person should see at once, such as waits, recoveries and
+// failures, appears as lines above it. While it is drawn, anything else for this terminal must be written through the Bar:
+// what is written beside it would be drawn over.
+func NewBar(w io.Writer, title string, total int) *Bar {
+	b := &Bar{
 		progress: mpb.New(mpb.WithOutput(w), mpb.WithWidth(barWidth), mpb.WithRefreshRate(barRefresh)),
 	}
 	b.bar = b.progress.AddBar(int64(total),
@@ -34,14 +34,15 @@ const (
 	barRefresh = 120 * time.Millisecond
 )
 
-type bar struct {
+// Bar is a [Watcher] that draws, and a writer of lines above what it draws.
+type Bar struct {
 	progress      *mpb.Progress
 	bar           *mpb.Bar
 	above         lines
 	running, poor atomic.Int64
 }
 
-func (b *bar) state() string {
+func (b *Bar) state() string {
 	text := ""
 	if n := b.running.Load(); n > 0 {
 		text += ", " + Plural(int(n), "plan") + " in flight"
@@ -52,9 +53,11 @@ func (b *bar) state() string {
 	return text
 }
 
-func (b *bar) Started(tenant.Tenant) {}
+// Write writes whole lines above the bar.
+func (b *Bar) Write(p []byte) (int, error) { return b.progress.Write(p) }
 
-func (b *bar) Event(p engine.Progress) {
+// Event counts plans in flight.
+func (b *Bar) Event(p engine.Progress) {
 	switch p.Kind {
 	case engine.KindClaimed:
 		b.running.Add(1)
@@ -66,7 +69,8 @@ func (b *bar) Event(p engine.Progress) {
 	}
 }
 
-func (b *bar) Result(r engine.Result) {
+// Result moves the bar on.
+func (b *Bar) Result(r engine.Result) {
 	if r.Err != nil {
 		b.poor.Add(1)
 		b.above.Result(r)
@@ -74,7 +78,8 @@ func (b *bar) Result(r engine.Result) {
 	b.bar.Increment()
 }
 
-func (b *bar) Stop() {
+// Stop draws the bar for the last time.
+func (b *Bar) Stop() {
 	b.bar.Abort(false) // a bar that is full is complete, and this does nothing
 	b.progress.Wait()
 }

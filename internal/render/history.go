@@ -2,6 +2,7 @@ package render
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/belayhq/belay/engine"
 	"github.com/belayhq/belay/plan"
@@ -25,7 +26,7 @@ type TenantHistory struct {
 // Event is one transition.
 type Event struct {
 	Seq       int64               `json:"seq"`
-	At        timestamp           `json:"at"`
+	At        *string             `json:"at"`
 	Kind      plan.Event          `json:"kind"`
 	Change    *string             `json:"change"`
 	Plan      *plan.ID            `json:"plan"`
@@ -39,6 +40,8 @@ type Event struct {
 	PID       *int                `json:"pid"`
 	Reason    *string             `json:"reason"`
 	Failure   *plan.Failure       `json:"failure"`
+
+	at time.Time
 }
 
 // NewTenantHistory makes the document of a tenant's events.
@@ -49,7 +52,7 @@ func NewTenantHistory(t tenant.Tenant, events []engine.Event) TenantHistory {
 			Seq: e.Seq, At: timestamp(e.At), Kind: e.Kind, Change: optional(e.Change), Plan: optional(e.Plan),
 			From: optional(e.From), To: optional(e.To), Outcome: optional(e.Outcome), Operation: optional(e.Operation),
 			Fence: e.Fence, Holder: optional(e.Holder), Host: optional(e.Host), PID: optional(e.PID),
-			Reason: optional(e.Reason), Failure: e.Failure,
+			Reason: optional(e.Reason), Failure: e.Failure, at: e.At,
 		}
 	}
 	return h
@@ -62,7 +65,7 @@ func (h TenantHistory) AddTo(table *Table) {
 		if e.Operation != nil && string(*e.Operation) != what {
 			what += " by " + string(*e.Operation)
 		}
-		table.Add(h.Tenant, Time(e.At.time()), what, text(e.Change), text(e.From), text(e.To), text(e.Outcome), e.who(), e.why())
+		table.Add(h.Tenant, Time(e.at), what, text(e.Change), text(e.From), text(e.To), text(e.Outcome), e.who(), e.why())
 	}
 }
 

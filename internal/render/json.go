@@ -48,17 +48,13 @@ func escapeControls(text []byte) []byte {
 	return out
 }
 
-// timestamp is how documents show an instant: RFC 3339 in UTC with milliseconds. The zero time is null.
-type timestamp time.Time
-
-func (t timestamp) time() time.Time { return time.Time(t) }
-
-// MarshalJSON makes the text.
-func (t timestamp) MarshalJSON() ([]byte, error) {
-	if t.time().IsZero() {
-		return []byte("null"), nil
+// timestamp is how documents show an instant: RFC 3339 in UTC with milliseconds; null if there is none.
+func timestamp(t time.Time) *string {
+	if t.IsZero() {
+		return nil
 	}
-	return json.Marshal(t.time().UTC().Format("2006-01-02T15:04:05.000Z"))
+	text := t.UTC().Format("2006-01-02T15:04:05.000Z")
+	return &text
 }
 
 // optional is null in a document where the value is zero.

@@ -19,8 +19,8 @@ type Lease struct {
 	Holder  *sitelock.HolderID `json:"holder"`
 	Host    *string            `json:"host"`
 	PID     *int               `json:"pid"`
-	Since   timestamp          `json:"since"`
-	Expires timestamp          `json:"expires"`
+	Since   *string            `json:"since"`
+	Expires *string            `json:"expires"`
 	Alive   bool               `json:"alive"`
 }
 

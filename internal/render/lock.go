@@ -17,8 +17,8 @@ type Lock struct {
 	Holder    *sitelock.HolderID  `json:"holder"`
 	Host      *string             `json:"host"`
 	PID       *int                `json:"pid"`
-	Since     timestamp           `json:"since"`
-	Expires   timestamp           `json:"expires"`
+	Since     *string             `json:"since"`
+	Expires   *string             `json:"expires"`
 	Alive     bool                `json:"alive"`
 	Fence     plan.Fence          `json:"fence"`
 	Reason    *string             `json:"reason"`

@@ -2,6 +2,7 @@ package render
 
 import (
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/belayhq/belay/engine"
@@ -68,7 +69,7 @@ type PlanStatus struct {
 	AppliedSeq int64         `json:"applied_seq"`
 	Attempts   int           `json:"attempts"`
 	LastError  *plan.Failure `json:"last_error"`
-	UpdatedAt  timestamp     `json:"updated_at"`
+	UpdatedAt  *string       `json:"updated_at"`
 }
 
 // NewTenantStatus makes the document of a surveyed tenant. With a change, a tenant without a plan for it is no matter of
@@ -245,14 +246,12 @@ func (st *StatusTable) Add(t TenantStatus) {
 	name, lock := t.Tenant, string(t.Lock.State)
 	for _, p := range t.Plans {
 		st.table.Add(name, lock, p.Change, p.statusWord(), fmt.Sprintf("%d/%d", p.StepsDone, p.StepsTotal), join(p.note(), note))
-		name, lock, note = "\u00a0", "\u00a0", "" // the same tenant: blank, where an empty cell would show a dash
+		name, lock, note = " ", " ", "" // the same tenant: blank, where an empty cell would show a dash
 	}
 }
 
 // Write writes the table; one without tenants writes nothing.
-func (st *StatusTable) Write(to interface{ Write([]byte) (int, error) }) error {
-	return st.table.Write(to)
-}
+func (st *StatusTable) Write(w io.Writer) error { return st.table.Write(w) }
 
 func (p PlanStatus) statusWord() string {
 	switch {

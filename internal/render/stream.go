@@ -25,7 +25,7 @@ func NewStream(w io.Writer, name string) *Stream {
 type eventDocument struct {
 	Type       string              `json:"type"`
 	Schema     string              `json:"schema"`
-	At         timestamp           `json:"at"`
+	At         *string             `json:"at"`
 	Kind       engine.ProgressKind `json:"kind"`
 	Tenant     string              `json:"tenant"`
 	TenantID   tenant.ID           `json:"tenant_id"`
@@ -36,7 +36,7 @@ type eventDocument struct {
 	StepsTotal int                 `json:"steps_total"`
 	Error      *Failure            `json:"error"`
 	Lock       *Lock               `json:"lock,omitempty"`
-	Deadline   *timestamp          `json:"deadline,omitempty"`
+	Deadline   *string             `json:"deadline,omitempty"`
 	Recovered  *Recovered          `json:"recovered,omitempty"`
 }
 
@@ -54,9 +54,6 @@ type summaryDocument struct {
 	Summary Summary     `json:"summary"`
 }
 
-// Started writes nothing.
-func (s *Stream) Started(tenant.Tenant) {}
-
 // Event writes an event.
 func (s *Stream) Event(p engine.Progress) {
 	d := eventDocument{
@@ -66,7 +63,7 @@ func (s *Stream) Event(p engine.Progress) {
 	}
 	if p.Waiting != nil {
 		lock, deadline := NewLock(p.Waiting.State), timestamp(p.Waiting.Deadline)
-		d.Lock, d.Deadline = &lock, &deadline
+		d.Lock, d.Deadline = &lock, deadline
 	}
 	if p.Recovered != nil {
 		recovered := NewRecovered(*p.Recovered)

@@ -1,10 +1,9 @@
 package render
 
 import (
-	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
+	"unicode/utf8"
 )
 
 // Table is columns of text with a heading each.
@@ -22,14 +21,12 @@ func (t *Table) Add(cells ...string) { t.rows = append(t.rows, cells) }
 // Len returns the number of rows.
 func (t *Table) Len() int { return len(t.rows) }
 
-// Write writes the table; one without rows writes nothing.
+// Write writes the table in one write; one without rows writes nothing.
 func (t *Table) Write(w io.Writer) error {
 	if len(t.rows) == 0 {
 		return nil
 	}
-	const gap = 2
-	aligned := tabwriter.NewWriter(w, 0, 0, gap, ' ', 0)
-	fmt.Fprintln(aligned, strings.Join(t.head, "\t"))
+	rows := [][]string{t.head}
 	for _, row := range t.rows {
 		cells := make([]string, len(row))
 		for i, cell := range row {
@@ -37,7 +34,25 @@ func (t *Table) Write(w io.Writer) error {
 				cells[i] = "-"
 			}
 		}
-		fmt.Fprintln(aligned, strings.Join(cells, "\t"))
+		rows = append(rows, cells)
 	}
-	return aligned.Flush() // an error of the lines above comes back here
+	widths := make([]int, len(t.head))
+	for _, row := range rows {
+		for i, cell := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	var b strings.Builder
+	for _, row := range rows {
+		for i, cell := range row[:len(row)-1] {
+			b.WriteString(cell)
+			b.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+gap))
+		}
+		b.WriteString(row[len(row)-1] + "\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
 }
+
+// gap is the space between two columns.
+const gap = 2

@@ -14,8 +14,6 @@ import (
 
 // Watcher shows an operation over many tenants while it runs. Its methods are safe for concurrent use.
 type Watcher interface {
-	// Started notes that a tenant is about to be worked on.
-	Started(t tenant.Tenant)
 	// Event is called for each thing that happens to a plan.
 	Event(p engine.Progress)
 	// Result is called once for each tenant.
@@ -82,8 +80,6 @@ type lines struct {
 	mu sync.Mutex
 	w  io.Writer
 }
-
-func (l *lines) Started(tenant.Tenant) {}
 
 func (l *lines) Event(p engine.Progress) { l.write(eventLine(p)) }
 

@@ -25,7 +25,7 @@ SITE is the schema of a tenant's site in the database DATABASE_URL.
 func main() {
 	source := flag.String("source", "source", "schema of the site to copy")
 	cdn := flag.String("cdn", "cdn", "directory for the published manifests")
-	flag.Usage = func() { fmt.Fprint(flag.CommandLine.Output(), usage); flag.PrintDefaults() }
+	flag.Usage = func() { fmt.Fprint(os.Stderr, usage); flag.PrintDefaults() }
 	flag.Parse()
 	if flag.NArg() < 2 {
 		flag.Usage()
@@ -68,21 +68,29 @@ func run(ctx context.Context, source, cdn, command string, sites []string) error
 }
 
 func one(ctx context.Context, product *sitesync.Product, command, name string) error {
-	site := sitesync.Site(name)
+	operation := product.Sync
 	switch command {
 	case "diff":
-		d, err := product.Diff(ctx, site)
-		fmt.Printf("%s: pages %d to write, %d to delete; settings %d to write, %d to delete\n", name,
-			len(d.Pages.Put), len(d.Pages.Delete), len(d.Settings.Put), len(d.Settings.Delete))
-		return err
+		return diff(ctx, product, name)
 	case "sync":
-		result, err := product.Sync(ctx, site)
-		fmt.Printf("%s: %s\n", name, result.Verdict)
-		return err
 	case "undo":
-		result, err := product.Undo(ctx, site)
+		operation = product.Undo
+	default:
+		return fmt.Errorf("unknown command %s", command)
+	}
+	result, err := operation(ctx, sitesync.Site(name))
+	if err == nil {
 		fmt.Printf("%s: %s\n", name, result.Verdict)
+	}
+	return err
+}
+
+func diff(ctx context.Context, product *sitesync.Product, name string) error {
+	d, err := product.Diff(ctx, sitesync.Site(name))
+	if err != nil {
 		return err
 	}
-	return fmt.Errorf("unknown command %s", command)
+	fmt.Printf("%s: pages %d to write, %d to delete; settings %d to write, %d to delete\n", name,
+		len(d.Pages.Put), len(d.Pages.Delete), len(d.Settings.Put), len(d.Settings.Delete))
+	return nil
 }
