@@ -125,14 +125,16 @@ CREATE TABLE belay.event (
 CREATE TABLE belay.tenant (
     tenant_id  uuid    PRIMARY KEY,
     name       text    NOT NULL,
-    target     text    NOT NULL,
+    target     jsonb   NOT NULL,
     labels     jsonb   NOT NULL DEFAULT '{}',
     disabled   boolean NOT NULL DEFAULT false,
     created_at bigint  NOT NULL,
     removed_at bigint
 );
 CREATE UNIQUE INDEX tenant_name_key ON belay.tenant (name COLLATE "C") WHERE removed_at IS NULL;
-CREATE UNIQUE INDEX tenant_target_key ON belay.tenant (target) WHERE removed_at IS NULL;
+-- Where a target's password comes from does not make it another one.
+CREATE UNIQUE INDEX tenant_target_key ON belay.tenant ((target ->> 'dialect'), (target ->> 'database'), (target ->> 'scope'))
+    WHERE removed_at IS NULL;
 
 CREATE TABLE belay.lease (
     name        text    PRIMARY KEY,
@@ -179,8 +181,11 @@ BEGIN
     IF budget_ms > 0 AND extract(epoch FROM pg_catalog.clock_timestamp() - pg_catalog.transaction_timestamp()) * 1000 > budget_ms THEN
         RAISE EXCEPTION 'group used up its budget' USING ERRCODE = 'BY004';
     END IF;
-    PERFORM pg_catalog.set_config('search_path', next_path, true),
-            pg_catalog.set_config('statement_timeout', statement_ms::text, true),
+    -- Setting the path, even to what it is, has names looked up and plans checked again.
+    IF next_path <> wanted_path THEN
+        PERFORM pg_catalog.set_config('search_path', next_path, true);
+    END IF;
+    PERFORM pg_catalog.set_config('statement_timeout', statement_ms::text, true),
             pg_catalog.set_config('lock_timeout', lock_ms::text, true),
             pg_catalog.set_config('idle_in_transaction_session_timeout', idle_ms::text, true);
 END $$;

@@ -16,33 +16,31 @@ import (
 // SQLSTATEs that mean something here. BY is a class of Belay's own functions.
 const (
 	codeLockLost    = "BY001"
-	codeBookkeeping = "BY002"
 	codeEscaped     = "BY003"
 	codeBudgetSpent = "BY004"
 
-	codeReadOnly             = "25006"
-	codeIdleTransaction      = "25P03"
-	codeStatementMissing     = "26000"
-	codeStatementExists      = "42P05"
-	codeProtocol             = "08P01"
-	codeFeatureNotSupported  = "0A000"
-	codeNoPrivilege          = "42501"
-	codeSerialization        = "40001"
-	codeDeadlock             = "40P01"
-	codeLockNotAvailable     = "55P03"
-	codeQueryCanceled        = "57014"
-	codeAdminShutdown        = "57P01"
-	codeCrashShutdown        = "57P02"
-	codeCannotConnectNow     = "57P03"
-	codeTooManyConnections   = "53300"
-	codeDatabaseMissing      = "3D000"
-	codeSchemaMissing        = "3F000"
-	codeTableMissing         = "42P01"
-	codeFunctionMissing      = "42883"
-	codeUniqueViolation      = "23505"
-	codeSchemaExists         = "42P06"
-	codeTableExists          = "42P07"
-	codeTransactionNotActive = "25P01"
+	codeReadOnly            = "25006"
+	codeIdleTransaction     = "25P03"
+	codeStatementMissing    = "26000"
+	codeStatementExists     = "42P05"
+	codeProtocol            = "08P01"
+	codeFeatureNotSupported = "0A000"
+	codeNoPrivilege         = "42501"
+	codeSerialization       = "40001"
+	codeDeadlock            = "40P01"
+	codeLockNotAvailable    = "55P03"
+	codeQueryCanceled       = "57014"
+	codeAdminShutdown       = "57P01"
+	codeCrashShutdown       = "57P02"
+	codeCannotConnectNow    = "57P03"
+	codeTooManyConnections  = "53300"
+	codeDatabaseMissing     = "3D000"
+	codeSchemaMissing       = "3F000"
+	codeTableMissing        = "42P01"
+	codeFunctionMissing     = "42883"
+	codeUniqueViolation     = "23505"
+	codeSchemaExists        = "42P06"
+	codeTableExists         = "42P07"
 )
 
 // serverError is what the server reported, without any value of a row: no detail, and of a data exception, whose message
@@ -115,16 +113,25 @@ func scrub(err error) error {
 	if strings.HasPrefix(server.Code, "22") || !strings.Contains(err.Error(), server.Message) {
 		return clean
 	}
-	return &scrubbedError{text: err.Error(), server: clean}
+	return &scrubbedError{action: err, server: clean}
 }
 
+// scrubbedError is an action's error that the driver's, with its detail, cannot be taken out of.
 type scrubbedError struct {
-	text   string
+	action error
 	server *serverError
 }
 
-func (e *scrubbedError) Error() string { return e.text }
+func (e *scrubbedError) Error() string { return e.action.Error() }
 func (e *scrubbedError) Unwrap() error { return e.server }
+
+// Is keeps the action's own sentinels recognisable.
+func (e *scrubbedError) Is(target error) bool {
+	if _, driver := target.(*pgconn.PgError); driver {
+		return false
+	}
+	return errors.Is(e.action, target)
+}
 
 // reaction is what an error asks of the caller.
 type reaction int

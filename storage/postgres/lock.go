@@ -158,62 +158,70 @@ func (s *Store) whyNot(ctx context.Context, id tenant.ID, op sitelock.Operation,
 // that it passes beside an open proof.
 const renewSQL = `
 UPDATE belay.site_lock l SET expires_at = belay.now_ms() + $4::bigint
-FROM (SELECT mine.tenant_id
-      FROM unnest($1::uuid[], $2::uuid[], $3::bigint[]) AS w (tenant_id, holder, fence)
+FROM (SELECT mine.tenant_id, w.place
+      FROM unnest($1::uuid[], $2::uuid[], $3::bigint[]) WITH ORDINALITY AS w (tenant_id, holder, fence, place)
       CROSS JOIN LATERAL (SELECT l.tenant_id FROM belay.site_lock l
           WHERE l.tenant_id = w.tenant_id AND l.holder = w.holder AND l.fence = w.fence
           FOR NO KEY UPDATE SKIP LOCKED) mine) mine
 WHERE l.tenant_id = mine.tenant_id
-RETURNING l.tenant_id::text`
+RETURNING mine.place`
 
-const lostSQL = `
-SELECT w.tenant_id::text FROM unnest($1::uuid[], $2::uuid[], $3::bigint[]) AS w (tenant_id, holder, fence)
-LEFT JOIN LATERAL (SELECT true AS mine FROM belay.site_lock l
-    WHERE l.tenant_id = w.tenant_id AND l.holder = w.holder AND l.fence = w.fence OFFSET 0) l ON true
-WHERE l.mine IS NULL`
+// stillHeldSQL looks at locks that were not renewed.
+const stillHeldSQL = `
+SELECT w.place FROM unnest($1::uuid[], $2::uuid[], $3::bigint[]) WITH ORDINALITY AS w (tenant_id, holder, fence, place)
+CROSS JOIN LATERAL (SELECT FROM belay.site_lock l
+    WHERE l.tenant_id = w.tenant_id AND l.holder = w.holder AND l.fence = w.fence OFFSET 0) l`
 
 // Renew implements [sitelock.Store], on connections of its own.
 func (s *Store) Renew(ctx context.Context, held []sitelock.Held, lease time.Duration) ([]sitelock.Held, error) {
 	if len(held) == 0 {
 		return nil, nil
 	}
-	missing := make(map[tenant.ID]sitelock.Held, len(held))
-	for _, h := range held {
-		missing[h.Tenant] = h
-	}
-	err := s.transact(ctx, s.renewals, writing, ownLimits, func(tx *transaction) error {
-		tx.own(indexesSQL)
-		tx.ask(renewSQL, func(rows pgx.Rows) error {
-			return eachTenant(rows, func(id tenant.ID) { delete(missing, id) })
-		}, append(heldArrays(held), millis(lease))...)
-		return tx.commit(ctx)
-	})
+	renewed, err := s.ofHeld(ctx, writing, renewSQL, held, millis(lease))
 	if err != nil {
-		return nil, fmt.Errorf("renew: %w", err)
+		return nil, fmt.Errorf("renew: %w", lockError(err))
 	}
-	if len(missing) == 0 {
+	rest := without(held, renewed)
+	if len(rest) == 0 {
 		return nil, nil
 	}
-	rest := slices.DeleteFunc(slices.Clone(held), func(h sitelock.Held) bool { _, ok := missing[h.Tenant]; return !ok })
-	var lost []sitelock.Held
-	err = s.transact(ctx, s.renewals, reading, ownLimits, func(tx *transaction) error {
-		lost = nil
-		tx.ask(lostSQL, func(rows pgx.Rows) error {
-			return eachTenant(rows, func(id tenant.ID) { lost = append(lost, missing[id]) })
-		}, heldArrays(rest)...)
-		return tx.commit(ctx)
-	})
+	locked, err := s.ofHeld(ctx, reading, stillHeldSQL, rest)
 	if err != nil {
-		return nil, fmt.Errorf("renew: look up locks that were not renewed: %w", err)
+		return nil, fmt.Errorf("renew: look up locks that were not renewed: %w", &sitelock.NotRenewedError{Held: rest, Err: err})
 	}
-	return lost, nil
+	lost, busy := without(rest, locked), slices.DeleteFunc(rest, func(h sitelock.Held) bool { return !locked[h] })
+	if len(busy) == 0 {
+		return lost, nil
+	}
+	return lost, fmt.Errorf("renew: %w", &sitelock.NotRenewedError{Held: busy, Err: sitelock.ErrContended})
 }
 
-// heldArrays binds locks in ascending order of tenants, which is the order in which rows are locked everywhere.
-func heldArrays(held []sitelock.Held) []any {
+// ofHeld runs a statement over locks, in ascending order of tenants, which is the order in which rows are locked
+// everywhere, and returns those whose place it gives back.
+func (s *Store) ofHeld(ctx context.Context, begin, sql string, held []sitelock.Held, more ...any) (map[sitelock.Held]bool, error) {
 	held = slices.SortedFunc(slices.Values(held), func(a, b sitelock.Held) int {
 		return strings.Compare(string(a.Tenant), string(b.Tenant))
 	})
+	var found map[sitelock.Held]bool
+	err := s.transact(ctx, s.renewals, begin, ownLimits, func(tx *transaction) error {
+		found = make(map[sitelock.Held]bool, len(held))
+		tx.own(indexesSQL)
+		tx.ask(sql, func(rows pgx.Rows) error {
+			for rows.Next() {
+				var place int
+				if err := rows.Scan(&place); err != nil {
+					return err
+				}
+				found[held[place-1]] = true
+			}
+			return nil
+		}, append(heldArrays(held), more...)...)
+		return tx.commit(ctx)
+	})
+	return found, err
+}
+
+func heldArrays(held []sitelock.Held) []any {
 	tenants, holders, fences := make([]string, len(held)), make([]string, len(held)), make([]int64, len(held))
 	for i, h := range held {
 		tenants[i], holders[i], fences[i] = string(h.Tenant), string(h.Holder), int64(h.Fence)
@@ -221,15 +229,8 @@ func heldArrays(held []sitelock.Held) []any {
 	return []any{tenants, holders, fences}
 }
 
-func eachTenant(rows pgx.Rows, fn func(tenant.ID)) error {
-	for rows.Next() {
-		var id tenant.ID
-		if err := rows.Scan(&id); err != nil {
-			return err
-		}
-		fn(id)
-	}
-	return nil
+func without(held []sitelock.Held, these map[sitelock.Held]bool) []sitelock.Held {
+	return slices.DeleteFunc(slices.Clone(held), func(h sitelock.Held) bool { return these[h] })
 }
 
 const releaseSQL = `

@@ -13,13 +13,21 @@ import (
 	"github.com/belayhq/belay/tenant"
 )
 
+// target is how a tenant's target is stored.
+type target struct {
+	Dialect     tenant.Dialect `json:"dialect"`
+	Database    string         `json:"database"`
+	Scope       string         `json:"scope"`
+	PasswordEnv string         `json:"password_env,omitempty"`
+}
+
 // tenantColumns are those of a tenant t, in the order of readTenants.
-const tenantColumns = `t.tenant_id::text, t.name, t.target, t.labels::text, t.disabled`
+const tenantColumns = `t.tenant_id::text, t.name, t.target::text, t.labels::text, t.disabled`
 
 // putTenantSQL keeps the id of a tenant that is there: its locks and plans are under it.
 const putTenantSQL = `
 INSERT INTO belay.tenant AS t (tenant_id, name, target, labels, disabled, created_at)
-VALUES ($1::uuid, $2::text, $3::text, $4::jsonb, $5::boolean, belay.now_ms())
+VALUES ($1::uuid, $2::text, $3::jsonb, $4::jsonb, $5::boolean, belay.now_ms())
 ON CONFLICT (name COLLATE "C") WHERE removed_at IS NULL DO UPDATE SET
     target = EXCLUDED.target, labels = EXCLUDED.labels, disabled = EXCLUDED.disabled
 RETURNING ` + tenantColumns
@@ -37,20 +45,38 @@ func (s *Store) PutTenant(ctx context.Context, t tenant.Tenant) (tenant.Tenant, 
 	if err != nil {
 		return tenant.Tenant{}, fmt.Errorf("encode labels of %s: %w", t.Name, err)
 	}
+	where, err := json.Marshal(target(t.Target))
+	if err != nil {
+		return tenant.Tenant{}, fmt.Errorf("encode target of %s: %w", t.Name, err)
+	}
 	var stored []tenant.Tenant
-	err = s.write(ctx, func(tx *transaction) error {
-		stored = nil
-		tx.ask(putTenantSQL, func(rows pgx.Rows) error { return readTenants(rows, &stored) },
-			t.ID, t.Name, t.Target.String(), string(text), t.Disabled)
-		return tx.commit(ctx)
-	})
-	if server, ok := errors.AsType[*serverError](err); ok && server.Constraint == "tenant_target_key" {
+	put := func() error {
+		return s.write(ctx, func(tx *transaction) error {
+			stored = nil
+			tx.ask(putTenantSQL, func(rows pgx.Rows) error { return readTenants(rows, &stored) },
+				t.ID, t.Name, string(where), string(text), t.Disabled)
+			return tx.commit(ctx)
+		})
+	}
+	err = put()
+	if isTargetTaken(err) {
+		err = put() // it may be this very tenant, put by another process at the same moment
+	}
+	switch {
+	case isTargetTaken(err):
 		err = storage.ErrTargetTaken
+	case err != nil:
+		err = lockError(err)
 	}
 	if err != nil {
 		return tenant.Tenant{}, fmt.Errorf("put tenant %s: %w", t.Name, err)
 	}
 	return stored[0], nil
+}
+
+func isTargetTaken(err error) bool {
+	server, ok := errors.AsType[*serverError](err)
+	return ok && server.Code == codeUniqueViolation && server.Constraint == "tenant_target_key"
 }
 
 const tenantSQL = `SELECT ` + tenantColumns + ` FROM belay.tenant t WHERE t.name COLLATE "C" = $1::text AND t.removed_at IS NULL`
@@ -94,14 +120,15 @@ func (s *Store) tenants(ctx context.Context, sql string, args ...any) ([]tenant.
 func readTenants(rows pgx.Rows, tenants *[]tenant.Tenant) error {
 	for rows.Next() {
 		var t tenant.Tenant
-		var target, labels string
-		if err := rows.Scan(&t.ID, &t.Name, &target, &labels, &t.Disabled); err != nil {
+		var where, labels string
+		if err := rows.Scan(&t.ID, &t.Name, &where, &labels, &t.Disabled); err != nil {
 			return err
 		}
-		var err error
-		if t.Target, err = tenant.ParseTarget(target, "/"); err != nil {
-			return fmt.Errorf("tenant %s: %w", t.Name, err)
+		var to target
+		if err := json.Unmarshal([]byte(where), &to); err != nil {
+			return fmt.Errorf("tenant %s: decode target: %w", t.Name, err)
 		}
+		t.Target = tenant.Target(to)
 		if err := json.Unmarshal([]byte(labels), &t.Labels); err != nil {
 			return fmt.Errorf("tenant %s: decode labels: %w", t.Name, err)
 		}
@@ -126,7 +153,7 @@ func (s *Store) DropTenant(ctx context.Context, id tenant.ID) error {
 		return tx.commit(ctx)
 	})
 	if err != nil {
-		return fmt.Errorf("drop tenant: %w", err)
+		return fmt.Errorf("drop tenant: %w", lockError(err))
 	}
 	return nil
 }
@@ -146,7 +173,7 @@ func (s *Store) PutChange(ctx context.Context, c *plan.Change) error {
 		return tx.commit(ctx)
 	})
 	if err != nil {
-		return fmt.Errorf("put change %s: %w", c.ID, err)
+		return fmt.Errorf("put change %s: %w", c.ID, lockError(err))
 	}
 	return nil
 }

@@ -28,31 +28,29 @@ func tenantPath(scope string) string { return quoteIdent(scope) + ", pg_temp" }
 
 // steps queues the group's steps. An action or a verify query has the queue sent.
 func (tx *transaction) steps(ctx context.Context, group engine.Group) error {
-	path, last := ownPath, -1
+	wait, idle := group.Limits.LockWait, group.Limits.Idle
+	last := -1 // the step before, whose doings a boundary checks
 	for i, step := range group.Steps {
 		if !runs(step) {
 			continue
 		}
-		budget := time.Duration(0)
-		if last >= 0 && len(group.Steps) > 1 {
-			budget = group.Budget
+		next := limits{statement: step.Timeout, lock: wait, idle: idle}
+		if last < 0 {
+			tx.boundary(ownPath, tenantPath(group.Scope), next, 0, nil)
+		} else {
+			tx.boundary(tenantPath(group.Scope), tenantPath(group.Scope), next, group.Budget, failureOf(last, group.Steps[last], wait))
 		}
-		tx.boundary(path, tenantPath(group.Scope), limits{step.Timeout, group.Limits.LockWait, group.Limits.Idle}, budget, max(last, 0))
-		path, last = tenantPath(group.Scope), i
-		if err := tx.step(ctx, i, step, group.Limits.LockWait); err != nil {
+		last = i
+		if err := tx.step(ctx, i, step, wait); err != nil {
 			return err
 		}
 	}
 	if last < 0 {
 		return nil
 	}
-	failed := group.Steps[last]
-	tx.add(statement{sql: constraintsSQL, failed: func(err error) error {
-		return stepFailure(last, plan.Statement{}, fmt.Errorf("deferred constraint: %w", stepError(err, failed.Timeout, group.Limits.LockWait)))
-	}})
-	own := ownLimits
-	own.idle = group.Limits.Idle
-	tx.boundary(path, ownPath, own, 0, last)
+	failed := failureOf(last, group.Steps[last], wait)
+	tx.add(statement{sql: constraintsSQL, failed: failed})
+	tx.boundary(tenantPath(group.Scope), ownPath, limits{ownLimits.statement, ownLimits.lock, idle}, 0, failed)
 	return nil
 }
 
@@ -62,16 +60,24 @@ func runs(step engine.GroupStep) bool {
 		(len(step.Statements) > 0 || step.Action != nil || step.Verify != nil)
 }
 
-// boundary queues the check of what step before left and the settings for what comes next.
-func (tx *transaction) boundary(wanted, next string, l limits, budget time.Duration, before int) {
+// boundary queues the check of what the step before left and the settings for what comes next. failed makes an error of
+// that step; nil before the first one.
+func (tx *transaction) boundary(wanted, next string, l limits, budget time.Duration, failed func(error) error) {
 	tx.add(statement{
 		sql: boundarySQL, own: true,
 		args: []any{tx.mark, wanted, next, limitMillis(l.statement), limitMillis(l.lock), limitMillis(l.idle), limitMillis(budget)},
 		failed: func(err error) error {
-			// A step that became a role without rights in the schema belay does not even get to the check.
-			if server, ok := errors.AsType[*serverError](err); ok && (server.Code == codeEscaped || server.Code == codeNoPrivilege) {
+			server, ok := errors.AsType[*serverError](err)
+			if !ok || failed == nil {
+				return err
+			}
+			switch server.Code {
+			case codeEscaped, codeNoPrivilege:
+				// A step that became a role without rights in the schema belay does not even get to the check.
 				tx.broken = true
-				return stepFailure(before, plan.Statement{}, engine.ErrStepEscaped)
+				return failed(engine.ErrStepEscaped)
+			case codeQueryCanceled:
+				return failed(err) // the check runs under the limits of the step before it
 			}
 			return err
 		},
@@ -81,9 +87,7 @@ func (tx *transaction) boundary(wanted, next string, l limits, budget time.Durat
 func (tx *transaction) step(ctx context.Context, index int, step engine.GroupStep, lockWait time.Duration) error {
 	for _, st := range step.Statements {
 		tx.clean = tx.clean || !st.RowsOnly
-		tx.add(statement{sql: st.SQL, failed: func(err error) error {
-			return failure(index, st, err, step.Timeout, lockWait)
-		}})
+		tx.add(statement{sql: st.SQL, failed: func(err error) error { return failure(index, st, err, step.Timeout, lockWait) }})
 	}
 	if step.Action != nil {
 		if err := tx.act(ctx, index, step); err != nil {
@@ -97,13 +101,18 @@ func (tx *transaction) step(ctx context.Context, index int, step engine.GroupSte
 	return nil
 }
 
+// failureOf makes an error of a step as a whole.
+func failureOf(index int, step engine.GroupStep, lockWait time.Duration) func(error) error {
+	return func(err error) error { return failure(index, plan.Statement{}, err, step.Timeout, lockWait) }
+}
+
 // failure says that a statement of a step failed, unless the database only asked to run the transaction again.
 func failure(index int, st plan.Statement, err error, timeout, lockWait time.Duration) error {
 	server, ok := errors.AsType[*serverError](err)
-	if !ok || react(server.Code) == runAgain {
+	if ok && react(server.Code) == runAgain {
 		return err
 	}
-	if server.Position > 0 {
+	if ok && server.Position > 0 {
 		st.Line += strings.Count(firstRunes(st.SQL, server.Position-1), "\n")
 	}
 	return stepFailure(index, st, stepError(err, timeout, lockWait))

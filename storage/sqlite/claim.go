@@ -253,7 +253,8 @@ const insertPending = `
 INSERT INTO belay_plan (tenant_id, plan_id, change_id, digest, status, outcome, steps_total, format, created_at, updated_at)
 VALUES (?, ?, ?, ?, 'pending', 'never_run', ?, ?, ` + now + `, ` + now + `)`
 
-const repinPending = `UPDATE belay_plan SET digest = ?, steps_total = ?, format = ?, updated_at = ` + now + ` WHERE tenant_id = ? AND plan_id = ?`
+const repinPending = `
+UPDATE belay_plan SET digest = ?, steps_total = ?, format = ?, updated_at = ` + now + ` WHERE tenant_id = ? AND plan_id = ?`
 
 // Submit stores a pending plan, unless the tenant has one for this change. One that is pending with nothing in place
 // takes the content.

@@ -105,7 +105,7 @@ type conn struct {
 
 // ResetSession is called each time that the connection is taken from its pool.
 func (c *conn) ResetSession(context.Context) error {
-	if c.broken || c.file.check() != nil {
+	if c.file.check() != nil {
 		return sqldriver.ErrBadConn // connecting anew says what is wrong
 	}
 	return nil
@@ -227,7 +227,8 @@ func finalize(stmt *sqlite3.SQLiteStmt) error {
 
 // complete demands a value for each placeholder: the driver would leave the others NULL.
 func complete(stmt *sqlite3.SQLiteStmt, args []sqldriver.NamedValue) error {
-	if named := slices.ContainsFunc(args, func(a sqldriver.NamedValue) bool { return a.Name != "" }); !named && len(args) != stmt.NumInput() {
+	named := slices.ContainsFunc(args, func(a sqldriver.NamedValue) bool { return a.Name != "" })
+	if !named && len(args) != stmt.NumInput() {
 		return fmt.Errorf("the statement has %d placeholders, %d values are given", stmt.NumInput(), len(args))
 	}
 	return nil

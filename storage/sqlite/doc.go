@@ -22,9 +22,9 @@
 //
 // # Errors
 //
-// SQLite's own messages name tables, columns and constraints and are kept. Two kinds may quote rows and are replaced: the text of RAISE,
-// which can be built from a row, and general errors found while a statement runs (a bad JSON path, a malformed MATCH
-// expression).
+// SQLite's own messages name tables, columns and constraints and are kept. Two kinds may quote rows and are replaced:
+// the text of RAISE, which can be built from a row, and general errors found while a statement runs (a bad JSON path, a
+// malformed MATCH expression).
 //
 // # What it does not do
 //

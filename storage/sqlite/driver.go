@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/mattn/go-sqlite3"
-	"github.com/rs/zerolog"
 
 	"github.com/belayhq/belay/plan"
 	"github.com/belayhq/belay/storage"
@@ -57,7 +56,6 @@ func (driver) Create(ctx context.Context, target tenant.Target) error {
 type Store struct {
 	writer *sql.DB // one connection
 	reader *sql.DB
-	log    zerolog.Logger
 
 	// ready is set once Belay's tables are known to be there, in this binary's version.
 	ready  atomic.Bool
@@ -90,7 +88,6 @@ func open(ctx context.Context, path string, opts storage.Options) (*Store, error
 	s := &Store{
 		writer: sql.OpenDB(&connector{file: file, dsn: dsn(file.path, "rw", writing)}),
 		reader: sql.OpenDB(&connector{file: file, dsn: dsn(file.path, "rw", reading)}),
-		log:    opts.Log,
 	}
 	s.writer.SetMaxOpenConns(1)
 	s.reader.SetMaxOpenConns(max(1, connections-1))

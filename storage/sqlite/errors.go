@@ -15,7 +15,6 @@ import (
 const (
 	codeError      = 1
 	codeBusy       = 5
-	codeLocked     = 6
 	codeNoMemory   = 7
 	codeReadOnly   = 8
 	codeInterrupt  = 9
@@ -25,7 +24,6 @@ const (
 	codeCannotOpen = 14
 	codeProtocol   = 15
 	codeConstraint = 19
-	codeDenied     = 23
 	codeNoDatabase = 26
 
 	codeRowID   = 2579

@@ -43,8 +43,8 @@ type guard struct {
 	// schema says that a statement changed the schema since the transaction began, temporary that it made something
 	// that outlives the transaction on this connection.
 	schema, temporary bool
-	// alters says that the statement at hand is an ALTER TABLE.
-	alters bool
+	// renames says that the statement at hand is an ALTER TABLE that rewrites the schema's texts.
+	renames bool
 }
 
 func (g *guard) on() bool { return g.mode != ownSQL }
@@ -53,7 +53,7 @@ func (g *guard) on() bool { return g.mode != ownSQL }
 func (g *guard) begin() { *g = guard{wrote: make(map[string]bool)} }
 
 // next forgets what was noted of the statement before.
-func (g *guard) next() { g.denied, g.alters = "", false }
+func (g *guard) next() { g.denied, g.renames = "", false }
 
 // explain translates the error of a statement of the mode's SQL, and says what was denied.
 func (g *guard) explain(err error, when phase) error {
@@ -63,8 +63,8 @@ func (g *guard) explain(err error, when phase) error {
 	if g.denied != "" {
 		return fmt.Errorf("%w: %s", engine.ErrStepEscaped, g.denied)
 	}
-	if g.alters {
-		when = preparing // it fails over the text of views and triggers, never over rows
+	if g.renames {
+		when = preparing // it fails over the text of a view or trigger, never over a row
 	}
 	return translatePhase(err, when)
 }
@@ -109,12 +109,10 @@ func (g *guard) denies(op int, a, b string) string {
 		return "a verify query only reads"
 	}
 	switch op {
+	case sqlite3.SQLITE_ANALYZE, sqlite3.SQLITE_REINDEX:
+		return "" // of the whole file they pass Belay's tables too, and do them no harm
 	case sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE, sqlite3.SQLITE_CREATE_VTABLE,
-		sqlite3.SQLITE_DROP_VTABLE, sqlite3.SQLITE_ANALYZE, sqlite3.SQLITE_REINDEX:
-		// ANALYZE and REINDEX of the whole file pass Belay's tables too, and do them no harm.
-		if op == sqlite3.SQLITE_ANALYZE || op == sqlite3.SQLITE_REINDEX {
-			return ""
-		}
+		sqlite3.SQLITE_DROP_VTABLE:
 		return reserved(a)
 	case sqlite3.SQLITE_ALTER_TABLE:
 		return reserved(b)
@@ -138,15 +136,16 @@ func (g *guard) denies(op int, a, b string) string {
 // note keeps what the checks after the step need to know of an operation that is allowed.
 func (g *guard) note(op int, a, b, database string) {
 	switch op {
-	case sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_PRAGMA, sqliteRecursive:
+	case sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_PRAGMA, sqliteRecursive:
+		return
+	case sqlite3.SQLITE_FUNCTION:
+		g.renames = g.renames || strings.HasPrefix(b, "sqlite_rename_") || b == "sqlite_drop_column"
 		return
 	case sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE:
 		if database != "temp" {
 			g.wrote[strings.ToLower(a)] = true
 		}
 		return
-	case sqlite3.SQLITE_ALTER_TABLE:
-		g.alters = true
 	case sqlite3.SQLITE_CREATE_TEMP_TABLE, sqlite3.SQLITE_CREATE_TEMP_VIEW, sqlite3.SQLITE_CREATE_TEMP_INDEX,
 		sqlite3.SQLITE_CREATE_TEMP_TRIGGER:
 		g.temporary = true

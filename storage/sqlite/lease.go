@@ -34,7 +34,9 @@ WHERE holder = ?2 OR NOT ` + leaseLive
 const selectLease = `SELECT ` + leaseColumns + ` FROM belay_lease WHERE name = ?`
 
 // AcquireLease takes a named lease that is free, lapsed or the holder's own. Otherwise it returns the one there is.
-func (s *Store) AcquireLease(ctx context.Context, name string, holder sitelock.HolderID, by sitelock.Process, ttl time.Duration) (sitelock.Lease, bool, error) {
+func (s *Store) AcquireLease(
+	ctx context.Context, name string, holder sitelock.HolderID, by sitelock.Process, ttl time.Duration,
+) (sitelock.Lease, bool, error) {
 	if err := s.ensure(ctx); err != nil {
 		return sitelock.Lease{}, false, fmt.Errorf("acquire lease %s: %w", name, err)
 	}

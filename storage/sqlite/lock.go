@@ -29,7 +29,6 @@ type lockRow struct {
 	process   sitelock.Process
 	operation sitelock.Operation
 	removed   bool
-	live      bool
 }
 
 func (l lockRow) heldBy(held sitelock.Held) bool {
@@ -37,14 +36,14 @@ func (l lockRow) heldBy(held sitelock.Held) bool {
 }
 
 const selectLock = `
-SELECT scope, COALESCE(holder, ''), fence, host, pid, started_at, operation, removed_at IS NOT NULL, ` + live + `
+SELECT scope, COALESCE(holder, ''), fence, host, pid, started_at, operation, removed_at IS NOT NULL
 FROM belay_site_lock WHERE tenant_id = ?`
 
 func (t *transaction) lock(ctx context.Context, id tenant.ID) (lockRow, error) {
 	l := lockRow{exists: true}
 	var started int64
 	err := t.row(ctx, selectLock, id).Scan(&l.scope, &l.holder, &l.fence, &l.process.Host, &l.process.PID, &started,
-		&l.operation, &l.removed, &l.live)
+		&l.operation, &l.removed)
 	if errors.Is(err, sql.ErrNoRows) {
 		return lockRow{}, nil
 	}
@@ -97,21 +96,14 @@ func (s *Store) acquire(ctx context.Context, t *transaction, req sitelock.Reques
 	if err != nil {
 		return sitelock.Grant{}, err
 	}
-	mine := before.exists && before.holder == req.Holder
-	switch {
-	case before.removed:
+	if before.removed {
 		return sitelock.Grant{}, sitelock.ErrRemoved
-	case before.live && !mine && !before.heldBy(req.Replace):
-		return sitelock.Grant{}, sitelock.ErrRefused
 	}
 	if err := t.checkLease(ctx, req.Operation, req.Lease); err != nil {
 		return sitelock.Grant{}, err
 	}
-	grant := sitelock.Grant{Held: sitelock.Held{Tenant: req.Tenant, Holder: req.Holder, Fence: before.fence}}
-	if !mine {
-		grant.Held.Fence++
-	}
-	if grant.Expires, err = t.take(ctx, req, grant.Held.Fence); err != nil {
+	grant, err := t.take(ctx, req)
+	if err != nil {
 		return sitelock.Grant{}, err
 	}
 	by := term{held: grant.Held, process: req.Process, operation: req.Operation}
@@ -141,22 +133,29 @@ func (t *transaction) checkLease(ctx context.Context, operation sitelock.Operati
 	return nil
 }
 
+// Whether the lock may be taken is decided by the statement that takes it, at one reading of the clock. The holder's own
+// row, recognised, keeps its fence.
 const takeLock = `
-INSERT INTO belay_site_lock (tenant_id, scope, fence, holder, host, pid, started_at, operation, plan_id, reason, acquired_at, expires_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, ?, ` + now + `, ` + now + ` + ?)
-ON CONFLICT (tenant_id) DO UPDATE SET scope = excluded.scope, fence = excluded.fence, holder = excluded.holder,
+INSERT INTO belay_site_lock (tenant_id, scope, fence, holder, host, pid, started_at, operation, plan_id, reason,
+    acquired_at, expires_at)
+VALUES (?1, ?2, 1, ?3, ?4, ?5, ?6, ?7, NULL, ?8, ` + now + `, ` + now + ` + ?9)
+ON CONFLICT (tenant_id) DO UPDATE SET scope = excluded.scope, fence = fence + (holder IS NOT ?3), holder = excluded.holder,
     host = excluded.host, pid = excluded.pid, started_at = excluded.started_at, operation = excluded.operation,
     plan_id = NULL, reason = excluded.reason, acquired_at = excluded.acquired_at, expires_at = excluded.expires_at
-RETURNING expires_at`
+WHERE NOT ` + live + ` OR holder = ?3 OR (holder = ?10 AND fence = ?11)
+RETURNING fence, expires_at`
 
-func (t *transaction) take(ctx context.Context, req sitelock.Request, fence sitelock.Fence) (expires time.Time, err error) {
-	var at int64
-	err = translate(t.row(ctx, takeLock, req.Tenant, req.Scope, fence, req.Holder, req.Process.Host, req.Process.PID,
-		stamp(req.Process.StartedAt), req.Operation, req.Reason, req.Lease.Milliseconds()).Scan(&at))
+func (t *transaction) take(ctx context.Context, req sitelock.Request) (sitelock.Grant, error) {
+	grant := sitelock.Grant{Held: sitelock.Held{Tenant: req.Tenant, Holder: req.Holder}}
+	var expires int64
+	err := found(t.row(ctx, takeLock, req.Tenant, req.Scope, req.Holder, req.Process.Host, req.Process.PID,
+		stamp(req.Process.StartedAt), req.Operation, req.Reason, req.Lease.Milliseconds(), req.Replace.Holder, req.Replace.Fence).
+		Scan(&grant.Held.Fence, &expires), sitelock.ErrRefused)
 	if duplicate(err) {
-		return time.Time{}, sitelock.ErrScopeTaken
+		return sitelock.Grant{}, sitelock.ErrScopeTaken
 	}
-	return timeOf(at), err
+	grant.Expires = timeOf(expires)
+	return grant, err
 }
 
 const renewLocks = `

@@ -71,11 +71,16 @@ func (s *Store) SchemaVersion(ctx context.Context) (int, error) {
 }
 
 func (s *Store) schemaVersion(ctx context.Context) (version int, err error) {
+	tx, err := s.snapshot(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer tx.Rollback() // a snapshot has nothing to commit
 	var tables int
-	if err := s.reader.QueryRowContext(ctx, findVersionTable).Scan(&tables); err != nil || tables == 0 {
+	if err := tx.QueryRowContext(ctx, findVersionTable).Scan(&tables); err != nil || tables == 0 {
 		return 0, translate(err)
 	}
-	err = s.reader.QueryRowContext(ctx, readVersion).Scan(&version)
+	err = tx.QueryRowContext(ctx, readVersion).Scan(&version)
 	return version, translate(err)
 }
 

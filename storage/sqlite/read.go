@@ -33,25 +33,18 @@ func (s *Store) read(ctx context.Context, fn func(tx *sql.Tx) error) error {
 // while a process recovers it after a crash.
 const takeSnapshot = `SELECT count(*) FROM sqlite_schema WHERE type = ''`
 
-func (s *Store) snapshot(ctx context.Context) (*sql.Tx, error) {
-	for retry := 0; ; retry++ {
-		tx, err := s.reader.BeginTx(ctx, nil)
-		if err != nil {
-			return nil, translate(err)
+func (s *Store) snapshot(ctx context.Context) (tx *sql.Tx, err error) {
+	err = patiently(ctx, nil, func() error {
+		if tx, err = s.reader.BeginTx(ctx, nil); err != nil {
+			return translate(err)
 		}
 		var none int
-		err = translate(tx.QueryRowContext(ctx, takeSnapshot).Scan(&none))
-		if err == nil {
-			return tx, nil
+		if err = tx.QueryRowContext(ctx, takeSnapshot).Scan(&none); err != nil {
+			_ = tx.Rollback() // nothing was begun
 		}
-		_ = tx.Rollback() // nothing was begun
-		if !errors.Is(err, sitelock.ErrContended) || retry == busyRetries {
-			return nil, err
-		}
-		if err := pause(ctx, busyPause); err != nil {
-			return nil, err
-		}
-	}
+		return translate(err)
+	})
+	return tx, err
 }
 
 const selectState = `

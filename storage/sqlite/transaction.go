@@ -25,7 +25,9 @@ func (s *Store) write(ctx context.Context, fn func(ctx context.Context, t *trans
 
 // writeUnless is write for a caller that is not to wait: also the turn in the process is bounded. Each time that the
 // database is busy it asks busy, if there is one, whether to give up.
-func (s *Store) writeUnless(ctx context.Context, busy func(ctx context.Context) error, fn func(ctx context.Context, t *transaction) error) error {
+func (s *Store) writeUnless(
+	ctx context.Context, busy func(ctx context.Context) error, fn func(ctx context.Context, t *transaction) error,
+) error {
 	t, err := s.begin(ctx, busy)
 	if err != nil {
 		return err
@@ -39,22 +41,31 @@ func (s *Store) writeUnless(ctx context.Context, busy func(ctx context.Context) 
 	return t.commit(ctx)
 }
 
-func (s *Store) begin(ctx context.Context, busy func(ctx context.Context) error) (*transaction, error) {
+func (s *Store) begin(ctx context.Context, busy func(ctx context.Context) error) (t *transaction, err error) {
+	err = patiently(ctx, busy, func() error {
+		t, err = s.tryBegin(ctx, busy != nil)
+		return err
+	})
+	return t, err
+}
+
+// patiently tries a few times while the database is busy.
+func patiently(ctx context.Context, busy func(ctx context.Context) error, try func() error) error {
 	for retry := 0; ; retry++ {
-		t, err := s.tryBegin(ctx, busy != nil)
+		err := try()
 		if !errors.Is(err, sitelock.ErrContended) {
-			return t, err
+			return err
 		}
 		if busy != nil {
 			if err := busy(ctx); err != nil {
-				return nil, err
+				return err
 			}
 		}
 		if retry == busyRetries {
-			return nil, err
+			return err
 		}
 		if err := pause(ctx, busyPause); err != nil {
-			return nil, err
+			return err
 		}
 	}
 }

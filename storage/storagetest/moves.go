@@ -65,19 +65,25 @@ var moves = []test{
 	{"a move from another status is refused", func(t *testing.T, d *database) {
 		s := d.site(t)
 		x := s.begin(t, apply(change("0001-first", 1)))
-		for _, from := range []plan.Status{plan.Pending, plan.Applied, plan.RollingBack} {
+		for _, move := range []engine.Move{
+			{Event: plan.Succeed, From: plan.RollingBack, To: plan.Pending, Outcome: plan.RolledBack},
+			{Event: plan.Fail, From: plan.RollingBack, To: plan.Pending, Outcome: plan.Failed},
+			{Event: plan.ResolveApplied, From: plan.Pending, To: plan.Applied, Outcome: plan.ResolvedByOne},
+			{Event: plan.Succeed, From: plan.Pending, To: plan.Applied, Outcome: plan.Done},
+		} {
 			group := x.group(x.put(0))
-			group.Move = &engine.Move{Event: plan.Succeed, From: from, To: plan.Applied, Outcome: plan.Done}
+			group.Move, group.Release = &move, true
 			x.fails(t, group)
 		}
 	}},
-	{"a move of a plan claimed under another fence is refused", func(t *testing.T, d *database) {
+	{"steps and moves of a plan that this term did not claim are refused", func(t *testing.T, d *database) {
 		s := d.site(t)
 		c := change("0001-first", 1)
 		x := s.begin(t, apply(c))
 		s.setLock(t, "holder = NULL, expires_at = 0")
 		next := term{site: s, held: s.acquire(t, nil).Held, claimed: x.claimed, direction: plan.Up}
 		group := next.group(next.put(0))
+		next.fails(t, group)
 		group.Move = &engine.Move{Event: plan.Succeed, From: plan.Applying, To: plan.Applied, Outcome: plan.Done}
 		next.fails(t, group)
 	}},
