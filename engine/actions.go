@@ -223,8 +223,11 @@ func decodeStrictly(raw json.RawMessage, into any) error {
 	return d.Decode(into)
 }
 
+// errLeftBehind says that an action may still be running.
+var errLeftBehind = errors.New("action ignored the end of its context")
+
 // protect runs an action's function so that a panic or a Goexit becomes an error, and one that ignores the end of its
-// context is left behind after a grace: it then works on nothing that could still commit.
+// context is left behind after a grace, with errLeftBehind. What fn sets may be read only if protect returns nil.
 func protect(ctx context.Context, grace time.Duration, fn func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -239,17 +242,26 @@ func protect(ctx context.Context, grace time.Duration, fn func() error) error {
 	}()
 	select {
 	case err := <-done:
-		return err
+		return withCause(ctx, err)
 	case <-ctx.Done():
 	}
 	timer := time.NewTimer(grace)
 	defer timer.Stop()
 	select {
 	case err := <-done:
-		return err
+		return withCause(ctx, err)
 	case <-timer.C:
-		return fmt.Errorf("action ignored the end of its context for %s: %w", grace, context.Cause(ctx))
+		return fmt.Errorf("%w for %s: %w", errLeftBehind, grace, context.Cause(ctx))
 	}
+}
+
+// withCause tells why a context ended in an error that says only that it did.
+func withCause(ctx context.Context, err error) error {
+	cause := context.Cause(ctx)
+	if err == nil || cause == nil || !errors.Is(err, ctx.Err()) || errors.Is(err, cause) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", cause, err)
 }
 
 // closableTx passes calls on until it is closed, so that an action left behind cannot reach a transaction that has
@@ -286,5 +298,10 @@ func (c *closableTx) close() {
 	c.closed = true
 }
 
-// Native returns the transaction that the store gave, for the storage packages' Unwrap.
-func (c *closableTx) Native() Tx { return c.tx }
+// Native returns a transaction as the store gave it. The storage packages' Unwrap need it; an action calls those.
+func Native(tx Tx) Tx {
+	if c, ok := tx.(*closableTx); ok {
+		return c.tx
+	}
+	return tx
+}

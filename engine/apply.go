@@ -90,10 +90,12 @@ func (o *operation) apply(ctx context.Context, r *run, opts ApplyOptions) (Resul
 }
 
 // mayUndo says whether a failed apply turns back by itself. A verify that could not run never does: nobody knows
-// whether the change is good.
+// whether the change is good. Nor does an apply while an action that ignored its end may still be at work, or one that was
+// aborted.
 func (o *operation) mayUndo(r *run, err error) bool {
 	_, lost := errors.AsType[*sitelock.LockLostError](err)
-	return !lost && !r.finished && r.program.Change.OnFailure == plan.RollbackOnFailure && r.record.Touched() &&
+	may := !lost && !r.finished && !r.leftBehind && o.lock.Context().Err() == nil && o.engine.abort.Err() == nil
+	return may && r.program.Change.OnFailure == plan.RollbackOnFailure && r.record.Touched() &&
 		!errors.Is(err, ErrVerifyUnable) && !errors.Is(err, ErrUnknownOutcome)
 }
 
@@ -153,14 +155,14 @@ func (r *run) endsWith(outcome plan.Outcome, failure *plan.Failure) *Move {
 
 // verdictAfter says what a failed run came to.
 func (r *run) verdictAfter(err error) Verdict {
-	if _, refused := errors.AsType[*RefusedError](err); refused && !r.record.Plan.InFlight() {
-		return verdictOf(err)
-	}
 	switch {
 	case errors.Is(err, errCancelled):
 		return VerdictCancelled
-	case r.record.Plan.Status.InFlight() || r.record.Partial():
+	case r.record.Plan.InFlight() || r.record.Partial():
 		return VerdictPartial
+	}
+	if _, refused := errors.AsType[*RefusedError](err); refused {
+		return verdictOf(err)
 	}
 	return VerdictFailed
 }
@@ -170,13 +172,14 @@ func (e *Engine) prepare(change *plan.Change, digest plan.Digest, d tenant.Diale
 	if program := e.programs.cached(digest, d); program != nil {
 		return program, nil
 	}
-	if err := e.config.Actions.Check(change); err != nil {
-		return nil, &RefusedError{Reason: RefusedInvalid, Err: fmt.Errorf("change %s: %w", change.ID, err)}
-	}
-	program, err := e.programs.compile(change, digest, d)
+	program, err := change.Compile(d)
 	if err != nil {
 		return nil, &RefusedError{Reason: RefusedInvalid, Err: err}
 	}
+	if err := e.config.Actions.Check(change); err != nil {
+		return nil, &RefusedError{Reason: RefusedInvalid, Err: fmt.Errorf("change %s: %w", change.ID, err)}
+	}
+	e.programs.keep(program)
 	return program, nil
 }
 
@@ -216,6 +219,10 @@ func (o *operation) whyNotApply(ctx context.Context, change *plan.Change, opts A
 func (o *operation) whyNotRepin(ctx context.Context, mine *plan.Record, change *plan.Change) error {
 	pinned, err := o.store.Change(ctx, mine.Plan.Digest)
 	if err != nil {
+		return err
+	}
+	// In the form in which the database gave the other back.
+	if change, err = plan.DecodeChange(change.Encode()); err != nil {
 		return err
 	}
 	for _, entry := range mine.Journal {

@@ -174,25 +174,13 @@ type programKey struct {
 
 const programsMax = 256
 
-func (p *programs) compile(c *plan.Change, digest plan.Digest, d tenant.Dialect) (*plan.Program, error) {
-	key := programKey{digest, d}
-	p.mu.Lock()
-	found := p.cache[key]
-	p.mu.Unlock()
-	if found != nil {
-		return found, nil
-	}
-	program, err := c.Compile(d)
-	if err != nil {
-		return nil, err
-	}
+func (p *programs) keep(program *plan.Program) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.cache == nil || len(p.cache) >= programsMax {
 		p.cache = make(map[programKey]*plan.Program)
 	}
-	p.cache[key] = program
-	return program, nil
+	p.cache[programKey{program.Digest, program.Dialect}] = program
 }
 
 func (p *programs) cached(digest plan.Digest, d tenant.Dialect) *plan.Program {

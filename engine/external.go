@@ -56,17 +56,17 @@ func (r *run) transactional(ctx context.Context, s *plan.ProgramStep) (func(cont
 		}
 		c.Before = image
 	}
-	return func(_ context.Context, tx Tx) (before []byte, err error) {
-		ctx, cancel := r.actionContext(ctx, r.stepTimeout(s))
+	return func(_ context.Context, tx Tx) ([]byte, error) {
+		ctx, cancel := r.actionContext(ctx, r.timeLeft(ctx, s))
 		defer cancel()
 		guarded := &closableTx{tx: tx}
 		defer guarded.close()
-		err = protect(ctx, r.engine.config.ActionGrace, func() error {
+		var before []byte
+		err := protect(ctx, r.engine.config.ActionGrace, func() (err error) {
 			if r.direction == plan.Down {
 				return a.undo(ctx, guarded, c)
 			}
-			image, err := a.do(ctx, guarded, c)
-			before = image
+			before, err = a.do(ctx, guarded, c)
 			return err
 		})
 		if err != nil {
@@ -83,7 +83,7 @@ func (r *run) actionContext(ctx context.Context, timeout time.Duration) (context
 	lockCtx := r.lock.Context()
 	stopLock := context.AfterFunc(lockCtx, func() { cancelCause(context.Cause(lockCtx)) })
 	stopAbort := context.AfterFunc(r.engine.abort, func() { cancelCause(context.Cause(r.engine.abort)) })
-	ctx, cancel := context.WithTimeoutCause(withLease(ctx, r.lock), timeout, fmt.Errorf("timed out after %s", timeout))
+	ctx, cancel := context.WithTimeoutCause(withLease(ctx, r.lock), timeout, fmt.Errorf("timed out after %s", timeout.Round(time.Millisecond)))
 	return ctx, func() { stopLock(); stopAbort(); cancel(); cancelCause(context.Canceled) }
 }
 
@@ -95,10 +95,13 @@ func (r *run) externalStep(ctx context.Context, s *plan.ProgramStep, last bool) 
 		return r.failed(ctx, s, err)
 	}
 	if !settled {
-		if err := r.intent(ctx, s); err != nil {
+		was := r.record.State(s.Ordinal)
+		until, err := r.intent(ctx, s)
+		if err != nil {
 			return r.failed(ctx, s, err)
 		}
-		if err := r.effect(ctx, s); err != nil {
+		mayHaveRun := was == r.beforehand() || was == plan.StepUndoIntent
+		if err := r.effect(ctx, s, until, mayHaveRun); err != nil {
 			return r.failed(ctx, s, err)
 		}
 	}
@@ -137,7 +140,7 @@ func (r *run) settleDoubt(ctx context.Context, s *plan.ProgramStep) (bool, error
 	if a.inspect == nil {
 		return false, nil
 	}
-	ctx, cancel := r.actionContext(ctx, r.stepTimeout(s))
+	ctx, cancel := r.actionContext(ctx, r.timeLeft(ctx, s))
 	defer cancel()
 	inDoubt := plan.Up
 	if state == plan.StepUndoIntent {
@@ -171,21 +174,24 @@ func (r *run) waitOut(ctx context.Context, s *plan.ProgramStep) error {
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", errCancelled, context.Cause(ctx))
+		case <-r.engine.abort.Done():
 		case <-r.lock.Context().Done():
-			return r.lock.Err()
+		}
+		if err := r.mayGoOn(ctx); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// intent makes the coming effect durable, with its before-image: captured now, unless an earlier attempt did.
-func (r *run) intent(ctx context.Context, s *plan.ProgramStep) error {
+// intent makes the coming effect durable, with its before-image: captured now, unless an earlier attempt did. It returns
+// when the effect must have ended, which is no later than the deadline that it writes for others to wait out.
+func (r *run) intent(ctx context.Context, s *plan.ProgramStep) (until time.Time, err error) {
 	a := r.lookup(s)
 	state := r.record.State(s.Ordinal)
 	var image []byte
 	if r.direction == plan.Up && a.capture != nil && (state == "" || state == plan.StepUndone) {
-		ctx, cancel := r.actionContext(ctx, r.stepTimeout(s))
+		ctx, cancel := r.actionContext(ctx, r.timeLeft(ctx, s))
 		defer cancel()
 		c := r.call(s, r.direction)
 		err := protect(ctx, r.engine.config.ActionGrace, func() (err error) {
@@ -193,28 +199,34 @@ func (r *run) intent(ctx context.Context, s *plan.ProgramStep) error {
 			return err
 		})
 		if err != nil {
-			return fmt.Errorf("capture: %w", err)
+			return until, fmt.Errorf("capture: %w", err)
 		}
 	}
+	timeout := r.timeLeft(ctx, s)
+	until = time.Now().Add(timeout)
 	group := r.newGroup()
-	group.Steps = []GroupStep{{Ordinal: s.Ordinal, ID: s.Step.ID, State: r.beforehand(), Image: image, Timeout: r.stepTimeout(s)}}
-	if err := r.commit(ctx, group); err != nil {
-		return err
-	}
-	r.countAttempt(s)
-	return nil
+	group.Steps = []GroupStep{{Ordinal: s.Ordinal, ID: s.Step.ID, State: r.beforehand(), Image: image, Timeout: timeout}}
+	return until, r.commit(ctx, group)
 }
 
-func (r *run) countAttempt(s *plan.ProgramStep) {
-	for i := range r.record.Journal {
-		if e := &r.record.Journal[i]; e.Ordinal == s.Ordinal {
-			e.Attempt++
-		}
+// attemptAfter counts the intents of one direction: an outcome keeps their number, and turning back starts anew.
+func attemptAfter(e plan.Entry, next plan.StepState) int {
+	begun := plan.StepIntent
+	if next == plan.StepUndoIntent || next == plan.StepUndone {
+		begun = plan.StepUndoIntent
 	}
+	n := 0
+	if e.State == begun {
+		n = e.Attempt
+	}
+	if next == begun {
+		n++
+	}
+	return n
 }
 
 // effect calls the action, between two proofs of the lock.
-func (r *run) effect(ctx context.Context, s *plan.ProgramStep) error {
+func (r *run) effect(ctx context.Context, s *plan.ProgramStep, until time.Time, mayHaveRun bool) error {
 	if err := r.lock.AssertHeld(ctx); err != nil {
 		return err
 	}
@@ -222,10 +234,10 @@ func (r *run) effect(ctx context.Context, s *plan.ProgramStep) error {
 		return err
 	}
 	a := r.lookup(s)
-	ctx, cancel := r.actionContext(ctx, r.stepTimeout(s))
+	ctx, cancel := r.actionContext(ctx, time.Until(until))
 	defer cancel()
 	c := r.call(s, r.direction)
-	c.MayHaveRun = c.Attempt > 1
+	c.MayHaveRun = mayHaveRun
 	err := protect(ctx, r.engine.config.ActionGrace, func() (err error) {
 		if c.Before, err = r.store.Image(ctx, r.tenant.ID, r.record.Plan.ID, s.Ordinal); err != nil {
 			return err
@@ -235,6 +247,7 @@ func (r *run) effect(ctx context.Context, s *plan.ProgramStep) error {
 		}
 		return a.effect(ctx, c)
 	})
+	r.leftBehind = r.leftBehind || errors.Is(err, errLeftBehind)
 	return errors.Join(err, failpoint.Hit(failpoint.AfterEffect))
 }
 

@@ -24,13 +24,16 @@ type operation struct {
 	// request.
 	lock    *sitelock.Lock
 	request sitelock.Request
+	// cancelled reports whether the caller has asked to stop.
+	cancelled func() bool
 }
 
 // begin opens the tenant's database. The caller calls the returned function when the operation is over.
 func (e *Engine) begin(ctx context.Context, t tenant.Tenant, change string, digest plan.Digest) (*operation, func(), error) {
 	o := &operation{
 		engine: e, tenant: t, change: change, digest: digest, began: time.Now(),
-		result: Result{Tenant: t, Change: change, Digest: digest},
+		result:    Result{Tenant: t, Change: change, Digest: digest},
+		cancelled: func() bool { return errors.Is(ctx.Err(), context.Canceled) },
 	}
 	store, release, err := e.directory.Open(ctx, t)
 	if err != nil {
@@ -48,7 +51,14 @@ func (o *operation) acquire(ctx context.Context, op sitelock.Operation, claim *s
 	if err := failpoint.Hit(failpoint.BeforeAcquire); err != nil {
 		return sitelock.Grant{}, err
 	}
-	lock, grant, err := o.engine.locker.Acquire(ctx, o.store, o.request, wait)
+	if ctx.Err() != nil {
+		return sitelock.Grant{}, context.Cause(ctx)
+	}
+	// The lock outlives its caller's cancellation: an undo may still have to run under it.
+	acquiring, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	detach := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
+	lock, grant, err := o.engine.locker.Acquire(acquiring, o.store, o.request, wait)
+	detach()
 	if err != nil {
 		return grant, err
 	}
@@ -148,7 +158,12 @@ func (o *operation) endUnclaimed(record *plan.Record, already Verdict, err error
 	if errors.Is(err, errAlready) {
 		return o.end(nil, already, nil)
 	}
-	return o.end(nil, verdictOf(err), err)
+	verdict := verdictOf(err)
+	if verdict == VerdictFailed && o.cancelled() {
+		// Whatever it was, it is what became of being cancelled: not every layer passes the cause on.
+		verdict = VerdictCancelled
+	}
+	return o.end(nil, verdict, err)
 }
 
 // verdictOf classifies an error that left the tenant as it was.

@@ -29,6 +29,10 @@ type run struct {
 	success func() *Move
 	// finished says that the plan rests: its last move is committed.
 	finished bool
+	// leftBehind says that an external action has ignored its end and may still be at work.
+	leftBehind bool
+	// stumbles counts failures in a row of a kind that looking again may mend.
+	stumbles int
 	// undone collects the steps taken back, newest first.
 	undone []string
 }
@@ -138,6 +142,9 @@ func (r *run) groupOf(ctx context.Context, todo []*plan.ProgramStep) error {
 	if failure, ok := errors.AsType[*StepFailure](err); ok {
 		return r.failed(ctx, members[failure.Step], failure)
 	}
+	if len(members) == 1 {
+		return r.failed(ctx, members[0], err)
+	}
 	return err
 }
 
@@ -192,7 +199,7 @@ func (r *run) newGroup() Group {
 
 // groupStep is a sql step, or an action on the tenant's own database, as data for the store.
 func (r *run) groupStep(ctx context.Context, s *plan.ProgramStep) (GroupStep, error) {
-	g := GroupStep{Ordinal: s.Ordinal, ID: s.Step.ID, State: plan.StepDone, Timeout: r.stepTimeout(s)}
+	g := GroupStep{Ordinal: s.Ordinal, ID: s.Step.ID, State: plan.StepDone, Timeout: r.timeLeft(ctx, s)}
 	if r.direction == plan.Down {
 		g.State = plan.StepUndone
 	}
@@ -210,6 +217,15 @@ func (r *run) groupStep(ctx context.Context, s *plan.ProgramStep) (GroupStep, er
 
 func (r *run) stepTimeout(s *plan.ProgramStep) time.Duration {
 	return defaultTo(s.Step.Timeout, r.engine.config.StepTimeout)
+}
+
+// timeLeft is the step's timeout, or what is left of the operation's where that is less.
+func (r *run) timeLeft(ctx context.Context, s *plan.ProgramStep) time.Duration {
+	limit := r.stepTimeout(s)
+	if end, bounded := ctx.Deadline(); bounded {
+		limit = min(limit, max(time.Until(end).Round(time.Millisecond), time.Millisecond))
+	}
+	return limit
 }
 
 // finishIn adds the plan's last move, and the release, to a group.
@@ -233,15 +249,27 @@ func (r *run) commit(ctx context.Context, group Group) error {
 	}
 	switch {
 	case err == nil:
+		r.stumbles = 0
 		r.note(group)
 		return nil
 	case r.decided(err):
+		return err
+	case errors.Is(err, ErrUnknownOutcome):
+		return r.findOut(ctx, err)
+	case r.engine.abort.Err() != nil:
+		return fmt.Errorf("%w: %w", errCancelled, err)
+	}
+	// Nothing of the group is in place. A new term and a new connection mend what a restart of the server broke; what
+	// fails again after that is there to stay.
+	if r.stumbles++; r.stumbles > stumblesMax {
 		return err
 	}
 	return r.findOut(ctx, err)
 }
 
-// decided reports whether an error leaves no doubt that nothing of the group is in place.
+const stumblesMax = 2
+
+// decided reports whether an error is a last word: nothing of the group is in place, and asking again would not help.
 func (r *run) decided(err error) bool {
 	if _, failed := errors.AsType[*StepFailure](err); failed {
 		return true
@@ -309,11 +337,14 @@ func (r *run) note(group Group) {
 func (r *run) set(ordinal int, id string, state plan.StepState) {
 	for i := range r.record.Journal {
 		if e := &r.record.Journal[i]; e.Ordinal == ordinal {
+			e.Attempt = attemptAfter(*e, state)
 			e.State, e.WaitLeft = state, 0
 			return
 		}
 	}
-	r.record.Journal = append(r.record.Journal, plan.Entry{Ordinal: ordinal, Step: id, State: state, Cycle: r.record.Plan.Cycle})
+	r.record.Journal = append(r.record.Journal, plan.Entry{
+		Ordinal: ordinal, Step: id, State: state, Cycle: r.record.Plan.Cycle, Attempt: attemptAfter(plan.Entry{}, state),
+	})
 	slices.SortFunc(r.record.Journal, func(a, b plan.Entry) int { return a.Ordinal - b.Ordinal })
 }
 
@@ -330,10 +361,11 @@ func (r *run) failed(ctx context.Context, s *plan.ProgramStep, err error) error 
 	if failure, ok := errors.AsType[*StepFailure](err); ok {
 		step.File, step.Line, step.Err = failure.File, failure.Line, failure.Err
 	}
-	r.observe(KindStepFailed, step.Step, step)
-	if stop := r.mayGoOn(ctx); stop != nil && errors.Is(err, context.Canceled) {
+	stop := r.mayGoOn(ctx)
+	if errors.Is(stop, errCancelled) && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) {
 		return fmt.Errorf("%w: %w", stop, step)
 	}
+	r.observe(KindStepFailed, step.Step, step)
 	return step
 }
 

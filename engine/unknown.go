@@ -40,6 +40,7 @@ func (r *run) findOut(ctx context.Context, unknown error) error {
 	r.lock = lock
 	if grant.Claimed != nil {
 		r.record = *grant.Claimed
+		r.waitNotForMyself(old.Held().Fence)
 		return errLookAgain
 	}
 	ended, err := r.ended(ctx)
@@ -53,14 +54,24 @@ func (r *run) findOut(ctx context.Context, unknown error) error {
 	return errLookAgain
 }
 
+// waitNotForMyself spares the run the wait for calls that its own former term made: they have returned.
+func (r *run) waitNotForMyself(former sitelock.Fence) {
+	for i := range r.record.Journal {
+		if e := &r.record.Journal[i]; e.Fence == former && !r.leftBehind {
+			e.WaitLeft = 0
+		}
+	}
+}
+
 // acquireAgain asks for the lock until the database answers, for as long as the old lease could still have protected
 // the run: past that, anyone may have the tenant, and the next acquire by anyone recovers it.
 func (r *run) acquireAgain(ctx context.Context, req sitelock.Request) (*sitelock.Lock, sitelock.Grant, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*r.engine.config.Lease)
 	defer cancel()
 	for tries := 1; ; tries++ {
-		lock, grant, err := r.engine.locker.Acquire(context.WithoutCancel(ctx), r.store, req, r.engine.config.Lease)
-		if _, busy := errors.AsType[*sitelock.LockBusyError](err); err == nil || busy {
+		// One try at a time, because who waits queues behind others of this process, who wait for this very lock.
+		lock, grant, err := r.engine.locker.Acquire(context.WithoutCancel(ctx), r.store, req, 0)
+		if busy, isBusy := errors.AsType[*sitelock.LockBusyError](err); err == nil || isBusy && busy.State != nil {
 			return lock, grant, err
 		}
 		if pause(ctx, tries) != nil {

@@ -8,7 +8,9 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -30,7 +32,7 @@ type report struct {
 type child struct {
 	t              *testing.T
 	cmd            *exec.Cmd
-	stdout, stderr bytes.Buffer
+	stdout, stderr output
 	at             *bufio.Reader
 	orders         *os.File
 	exited         chan struct{}
@@ -122,7 +124,7 @@ func (c *child) wait() report {
 	c.t.Helper()
 	c.ended()
 	var r report
-	if err := json.Unmarshal(c.stdout.Bytes(), &r); err != nil {
+	if err := json.Unmarshal([]byte(c.stdout.String()), &r); err != nil {
 		c.t.Fatalf("child printed %q: %v\n%s", c.stdout.String(), err, c.stderr.String())
 	}
 	return r
@@ -162,3 +164,32 @@ func contains(t *testing.T, what, text, part string) {
 
 // numbered names the n-th passage of a failpoint.
 func numbered(point string, n int) string { return fmt.Sprintf("%s#%d", point, n) }
+
+// sees waits until the process has written something to standard error.
+func (c *child) sees(part string) {
+	c.t.Helper()
+	for deadline := time.Now().Add(hang); time.Now().Before(deadline); runtime.Gosched() {
+		if strings.Contains(c.stderr.String(), part) {
+			return
+		}
+	}
+	c.t.Fatalf("the process never said %q:\n%s", part, c.stderr.String())
+}
+
+// output is a buffer that may be read while a process writes to it.
+type output struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.String()
+}

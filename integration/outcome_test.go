@@ -227,11 +227,11 @@ func TestAPartialPlanTakesAnEditOfStepsNotInPlace(t *testing.T) {
 		l.came(r, engine.VerdictRefused, "")
 		refusedFor(t, r.Err, engine.RefusedDigest)
 		tooMuch := with(mended, func(c *plan.Change) { c.Steps[1] = sqlStep("a", "SELECT 1", "SELECT 2") })
-		for _, c := range []*plan.Change{tooMuch, withNote(newChange("change", "-"))} {
+		for _, c := range []*plan.Change{tooMuch, withNote(newChange("change", "- b a"))} {
 			r = l.applyWith(c, engine.ApplyOptions{Repin: true})
 			l.came(r, engine.VerdictRefused, "")
 			refusedFor(t, r.Err, engine.RefusedDigest)
-			contains(t, "error", r.Err.Error(), "step a is in place")
+			contains(t, "error", r.Err.Error(), "step a is in place and differs")
 		}
 		l.came(l.applyWith(mended, engine.ApplyOptions{Repin: true}), engine.VerdictApplied, "do:b do:c")
 		l.rests("change", "applied applied 4/4")

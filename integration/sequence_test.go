@@ -12,7 +12,7 @@ import (
 // each step: the order must be the same. G3, G6
 func TestTheOrderOfAnApply(t *testing.T) {
 	t.Parallel()
-	for _, tc := range []struct {
+	cases := []struct {
 		sentence, onFailure, steps string
 		calls                      string
 		verdict                    engine.Verdict
@@ -44,10 +44,11 @@ func TestTheOrderOfAnApply(t *testing.T) {
 			"do:a do:b do:c fail:d", engine.VerdictPartial, "pending failed 3/4 partial", "a b c"},
 		{"a failure before the step without a way back turns back", "rollback", "a b:fail c:irreversible",
 			"do:a fail:b undo:a", engine.VerdictFailed, "pending rolled_back 0/3", ""},
-	} {
-		t.Run(tc.sentence, func(t *testing.T) {
-			t.Parallel()
-			onBoth(t, func(t *testing.T, w *world) {
+	}
+	onBoth(t, func(t *testing.T, w *world) {
+		for _, tc := range cases {
+			t.Run(tc.sentence, func(t *testing.T) {
+				t.Parallel()
 				for _, checkpoint := range []plan.Checkpointing{plan.CheckpointAuto, plan.CheckpointStep} {
 					l := newLab(w.neighbour(t), engine.Config{})
 					c := newChange("change", tc.steps)
@@ -58,8 +59,8 @@ func TestTheOrderOfAnApply(t *testing.T) {
 					l.holds(tc.holds)
 				}
 			})
-		})
-	}
+		}
+	})
 }
 
 // An apply goes on at the first step not in place, with whatever grouping the steps left then have.

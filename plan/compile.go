@@ -11,6 +11,11 @@ import (
 // Compile makes the change ready for one database: every script split into statements, with the guards of [Split]. All
 // problems come at once, as an [InvalidError]; for a loaded change they name the files as they were given to [Load].
 func (c *Change) Compile(d tenant.Dialect) (*Program, error) {
+	if c.origin == nil {
+		if err := c.Validate(); err != nil {
+			return nil, err
+		}
+	}
 	w := &compiler{change: c, dialect: d}
 	p := &Program{Change: c, Dialect: d, Steps: make([]ProgramStep, 0, len(c.Steps))}
 	for i := range c.Steps {

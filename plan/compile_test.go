@@ -121,20 +121,23 @@ func TestAVerifyQueryOnlyReads(t *testing.T) {
 	}
 }
 
-func TestAStepWithoutAScriptOrAnUndoDoesNotCompile(t *testing.T) {
+func TestAStepWithoutAScriptForTheDatabaseDoesNotCompile(t *testing.T) {
 	t.Parallel()
 	script := &Script{SQLite: &Source{File: "a.sqlite.sql", Text: "SELECT 1"}}
+	other := &Script{Postgres: &Source{File: "b.postgres.sql", Text: "SELECT 1"}}
 	c := &Change{Version: 1, ID: "a", Steps: []Step{
-		{ID: "s", Kind: SQL, Up: script},
+		{ID: "s", Kind: SQL, Up: script, Down: other},
 		{ID: "t", Kind: SQL, Up: script, Undo: &NoUndo{None: "x"}},
-		{ID: "u", Kind: SQL, Undo: &NoUndo{None: "x"}},
+		{ID: "u", Kind: SQL, Up: other, Undo: &NoUndo{None: "x"}},
 	}}
 	_, err := c.Compile(tenant.SQLite)
-	if got, want := problemLines(t, ".", err), []string{"step s has no down script for sqlite", "step u has no up script for sqlite"}; !slices.Equal(got, want) {
+	if got, want := problemLines(t, ".", err), []string{
+		"step s has no down script for sqlite; add b.sqlite.sql or b.sql", "step u has no up script for sqlite; add b.sqlite.sql or b.sql",
+	}; !slices.Equal(got, want) {
 		t.Errorf("got %q", got)
 	}
 	_, err = c.Compile(tenant.Postgres)
-	if got := problemLines(t, ".", err); len(got) != 4 || got[1] != "step s has no up script for postgres; add a.postgres.sql or a.sql" {
+	if got := problemLines(t, ".", err); len(got) != 2 || got[0] != "step s has no up script for postgres; add a.postgres.sql or a.sql" {
 		t.Errorf("got %q", got)
 	}
 }

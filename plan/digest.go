@@ -2,6 +2,7 @@ package plan
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -16,6 +17,9 @@ import (
 // what [DecodeChange] reads back encodes to the same bytes.
 func (c *Change) Encode() []byte {
 	canonical := *c
+	canonical.Version = cmp.Or(c.Version, changeVersion)
+	canonical.OnFailure = cmp.Or(c.OnFailure, StopOnFailure)
+	canonical.Checkpoint = cmp.Or(c.Checkpoint, CheckpointAuto)
 	canonical.Steps = make([]Step, len(c.Steps))
 	for i, s := range c.Steps {
 		if s.Action != nil {

@@ -68,19 +68,14 @@ func (w *walk) id(n *yaml.Node, what string) string {
 	if n.Kind != yaml.ScalarNode || s == "" && n.Tag != "!!str" {
 		return ""
 	}
+	why := badID(s)
 	switch {
-	case s == "":
-		w.refuse(n, "%s must not be empty", what)
-	case len(s) > maxIDLength:
-		w.refuse(n, "%s is longer than %d characters", what, maxIDLength)
-	case strings.ContainsFunc(s, func(r rune) bool {
-		return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' && r != '_' && r != '.'
-	}):
-		w.refuse(n, "%s %q may hold only lower-case letters, digits, -, _ and .", what, s)
-	case strings.ContainsAny(s[:1], "-_."):
-		w.refuse(n, "%s %q must begin with a letter or a digit", what, s)
-	default:
+	case why == "":
 		return s
+	case s == "" || len(s) > maxIDLength:
+		w.refuse(n, "%s %s", what, why)
+	default:
+		w.refuse(n, "%s %q %s", what, s, why)
 	}
 	return ""
 }

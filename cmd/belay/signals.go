@@ -58,6 +58,7 @@ func (i *interrupts) received(s os.Signal, nth int, cancel context.CancelCauseFu
 	case 2:
 		if i.abort != nil {
 			i.say("cancelling the statements that run; plans are finished truthfully and locks released; once more ends the process at once")
+			i.abort()
 		}
 	default:
 		i.say("ended at once: locks lapse by themselves, and the next apply or rollback recovers their plans")

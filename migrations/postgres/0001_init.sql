@@ -167,6 +167,15 @@ BEGIN
     END IF;
 END $$;
 
+-- Demands that the tenant's schema exists: with a search path of none that does, a step would write temporary tables.
+CREATE FUNCTION belay.demand_scope(scope text) RETURNS void LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    PERFORM 1 FROM pg_catalog.pg_namespace WHERE nspname = scope;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'no such schema' USING ERRCODE = 'BY005';
+    END IF;
+END $$;
+
 -- Runs before each step and after the last: the step before it must have left the transaction, the role and the search
 -- path as they were; then all limits are set again, because a step may have changed them. The mark is transaction-local,
 -- so it is gone if a step ended the transaction. wanted_path is what the step before had, next_path what the next one gets;

@@ -18,6 +18,7 @@ const (
 	codeLockLost    = "BY001"
 	codeEscaped     = "BY003"
 	codeBudgetSpent = "BY004"
+	codeNoScope     = "BY005"
 
 	codeReadOnly            = "25006"
 	codeIdleTransaction     = "25P03"

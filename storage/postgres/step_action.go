@@ -16,7 +16,7 @@ import (
 // savepoint; Commit and Rollback are refused, because the end of the transaction is the checkpoint's. Ending it through
 // Conn is noticed afterwards, and the step fails. Nothing of it may be used once the action has returned.
 func Unwrap(tx engine.Tx) pgx.Tx {
-	if open, ok := tx.(*actionTx); ok {
+	if open, ok := engine.Native(tx).(*actionTx); ok {
 		return open.tx
 	}
 	return nil

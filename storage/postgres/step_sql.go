@@ -12,6 +12,7 @@ import (
 
 	"github.com/belayhq/belay/engine"
 	"github.com/belayhq/belay/plan"
+	"github.com/belayhq/belay/storage"
 )
 
 // boundarySQL checks what the step before left behind and sets all limits for the next one.
@@ -34,6 +35,9 @@ func (tx *transaction) steps(ctx context.Context, group engine.Group) error {
 		if !runs(step) {
 			continue
 		}
+		if last < 0 {
+			tx.demandScope(i, group.Scope)
+		}
 		next := limits{statement: step.Timeout, lock: wait, idle: idle}
 		if last < 0 {
 			tx.boundary(ownPath, tenantPath(group.Scope), next, 0, nil)
@@ -52,6 +56,18 @@ func (tx *transaction) steps(ctx context.Context, group engine.Group) error {
 	tx.add(statement{sql: constraintsSQL, failed: failed})
 	tx.boundary(tenantPath(group.Scope), ownPath, limits{ownLimits.statement, ownLimits.lock, idle}, 0, failed)
 	return nil
+}
+
+const demandScopeSQL = `SELECT belay.demand_scope($1::text)`
+
+// demandScope queues the check that the tenant's schema exists; if not, it is step first that fails.
+func (tx *transaction) demandScope(first int, scope string) {
+	tx.add(statement{sql: demandScopeSQL, args: []any{scope}, own: true, failed: func(err error) error {
+		if server, ok := errors.AsType[*serverError](err); ok && server.Code == codeNoScope {
+			return stepFailure(first, plan.Statement{}, fmt.Errorf("%s: %w", scope, storage.ErrNoScope))
+		}
+		return err
+	}})
 }
 
 // runs reports whether a step does anything but write its journal row.

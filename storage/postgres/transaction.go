@@ -59,6 +59,8 @@ type transaction struct {
 	queue []statement
 	mark  string // of this transaction; see belay.step_boundary
 
+	// reading says that nothing is written, so that no outcome can be unknown.
+	reading   bool
 	committed bool
 	// broken says that nothing is known of the connection any more, so that it must not be used again.
 	broken bool
@@ -114,7 +116,7 @@ func (s *Store) attempt(ctx context.Context, pool *pgxpool.Pool, begin string, l
 	if err != nil {
 		return false, connectError(err)
 	}
-	tx := &transaction{store: s, conn: conn, mark: uuid.NewString(), taken: map[int][]byte{}}
+	tx := &transaction{store: s, conn: conn, mark: uuid.NewString(), taken: map[int][]byte{}, reading: begin == reading}
 	defer tx.close(ctx)
 	tx.add(statement{sql: begin, own: true, failed: beginError})
 	tx.own(settingsSQL, millis(l.statement), millis(l.lock), millis(l.idle), millis(s.watch), tx.mark)
@@ -160,7 +162,7 @@ func (tx *transaction) commit(ctx context.Context) error {
 		return errors.New("commit: the transaction had been ended")
 	case at < 0, at > last: // nothing was sent, or the transaction had ended before
 		return err
-	case isConnectionLost(err) && (at == last || !isServerError(err)):
+	case !tx.reading && isConnectionLost(err) && (at == last || !isServerError(err)):
 		// Answers of statements before it may have been lost with the connection: COMMIT may have been carried out.
 		return fmt.Errorf("commit: %w: %w", engine.ErrUnknownOutcome, err)
 	}

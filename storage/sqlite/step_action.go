@@ -22,7 +22,7 @@ var _ engine.Tx = (*Tx)(nil)
 
 // Unwrap returns the transaction behind tx, with the calls that database/sql has; nil if it is of another database.
 func Unwrap(tx engine.Tx) *Tx {
-	native, _ := tx.(*Tx)
+	native, _ := engine.Native(tx).(*Tx)
 	return native
 }
 

@@ -1,0 +1,268 @@
+package integration
+
+import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/belayhq/belay/internal/failpoint"
+	"github.com/belayhq/belay/internal/postgrestest"
+	"github.com/belayhq/belay/tenant"
+)
+
+// fleet is a folder with a control database and tenants, worked on by the command line itself.
+type fleet struct {
+	t       *testing.T
+	dir     string
+	change  string
+	tenants []*world
+	names   []string
+	before  []string
+}
+
+const fleetSize = 6
+
+// onBothFleets runs a test on a fleet of SQLite files, and on one of schemas in a PostgreSQL that is the control database too.
+func onBothFleets(t *testing.T, test func(t *testing.T, f *fleet)) {
+	t.Helper()
+	t.Run("postgres", func(t *testing.T) { t.Parallel(); test(t, newFleet(t, tenant.Postgres)) })
+	t.Run("sqlite", func(t *testing.T) { t.Parallel(); test(t, newFleet(t, tenant.SQLite)) })
+}
+
+func newFleet(t *testing.T, d tenant.Dialect) *fleet {
+	t.Helper()
+	f := &fleet{t: t, dir: t.TempDir()}
+	w := &world{t: t}
+	f.change = w.change(map[string]string{
+		"change.yaml": `version: 1
+id: 0001-locale
+checkpoint: step
+steps:
+  - id: column
+    sql: {up: column.up.sql, down: column.down.sql}
+  - id: fill
+    sql: {up: fill.up.sql, down: fill.down.sql}
+    verify: {query: "SELECT count(*) FROM customer WHERE locale IS NULL", expect: 0}
+  - id: count
+    sql: {up: count.up.sql, down: count.down.sql}
+`,
+		"column.up.sql":   "ALTER TABLE customer ADD COLUMN locale text;",
+		"column.down.sql": "ALTER TABLE customer DROP COLUMN locale;",
+		"fill.up.sql":     "UPDATE customer SET locale = 'en';",
+		"fill.down.sql":   "UPDATE customer SET locale = NULL;",
+		"count.up.sql":    "UPDATE counter SET n = n + 1;",
+		"count.down.sql":  "UPDATE counter SET n = n - 1;",
+	})
+	url := ""
+	if d == tenant.Postgres {
+		url = postgrestest.URL(t)
+		f.must("init", ".", "--database-url", url)
+	} else {
+		f.must("init", ".")
+	}
+	for i := range fleetSize {
+		f.add(d, url, fmt.Sprintf("tenant-%d", i+1))
+	}
+	return f
+}
+
+// add makes a tenant with some data and registers it.
+func (f *fleet) add(d tenant.Dialect, url, name string) {
+	f.t.Helper()
+	w := &world{t: f.t, dialect: d}
+	if d == tenant.Postgres {
+		w.url, w.scope = url, strings.ReplaceAll(name, "-", "_")
+		separator := "?"
+		if strings.Contains(url, "?") {
+			separator = "&"
+		}
+		w.target = url + separator + "schema=" + w.scope
+	} else {
+		w.path = filepath.Join(f.dir, name+".db")
+		w.target = "sqlite://" + w.path
+	}
+	f.must("tenant", "add", name, w.target, "--create", "--label", "n="+name[len(name)-1:])
+	w.exec("CREATE TABLE customer (id integer PRIMARY KEY, name text NOT NULL)", "CREATE TABLE counter (n integer NOT NULL)",
+		"INSERT INTO customer VALUES (1, 'Ada'), (2, 'Grace')", "INSERT INTO counter VALUES (0)")
+	f.tenants, f.names, f.before = append(f.tenants, w), append(f.names, name), append(f.before, w.dump())
+}
+
+// belay is the command line in the fleet's folder; point names a failpoint.
+func (f *fleet) belay(point string, args ...string) *child {
+	f.t.Helper()
+	path, err := belay()
+	check(f.t, err)
+	cmd := exec.Command(path, args...)
+	cmd.Dir = f.dir
+	cmd.Env = append(cmd.Environ(), "BELAY_LEASE=20s", "NO_COLOR=1")
+	return start(f.t, point, cmd)
+}
+
+// runs runs a command and returns its exit code and what it printed.
+func (f *fleet) runs(args ...string) (code int, stdout, stderr string) {
+	f.t.Helper()
+	c := f.belay("", args...)
+	code = c.ended()
+	return code, c.stdout.String(), c.stderr.String()
+}
+
+func (f *fleet) must(args ...string) string {
+	f.t.Helper()
+	return f.exits(0, args...)
+}
+
+// exits demands an exit code and returns what the command printed.
+func (f *fleet) exits(want int, args ...string) string {
+	f.t.Helper()
+	code, stdout, stderr := f.runs(args...)
+	if code != want {
+		f.t.Fatalf("belay %s: exit %d, want %d\n%s%s", strings.Join(args, " "), code, want, stdout, stderr)
+	}
+	return stdout + stderr
+}
+
+func (f *fleet) apply(more ...string) []string {
+	return append([]string{"apply", f.change, "--all", "-y", "-p", "2"}, more...)
+}
+
+// appliedOnce demands that every tenant has every effect exactly once.
+func (f *fleet) appliedOnce() {
+	f.t.Helper()
+	for i, w := range f.tenants {
+		equal(f.t, f.names[i], w.query("SELECT n FROM counter")+" "+w.query("SELECT count(*) FROM customer WHERE locale = 'en'"), "1 2")
+	}
+}
+
+func (f *fleet) asBefore() {
+	f.t.Helper()
+	for i, w := range f.tenants {
+		equal(f.t, f.names[i], w.dump(), f.before[i])
+	}
+}
+
+// The whole promise on one page: apply to a fleet, die at any moment, run the same command again, roll back. G2 G4 G6
+func TestAFleetKilledHalfWayIsHealedByTheSameCommandAndRollsBack(t *testing.T) {
+	t.Parallel()
+	onBothFleets(t, func(t *testing.T, f *fleet) {
+		for _, point := range []string{failpoint.AfterAcquire + "#3", failpoint.AfterCheckpoint + "#4", failpoint.BeforeCheckpoint + "#8"} {
+			c := f.belay(point, f.apply()...)
+			if !c.reached() {
+				t.Fatalf("%s was never passed", point)
+			}
+			c.kill()
+			contains(t, "status while the lease lives", f.must("status", "--all", "-o", "json"), `"state": "running"`)
+			f.expire()
+			lapsed := f.must("status", "--all", "-o", "json")
+			contains(t, "status after it lapsed", lapsed, `"state": "interrupted"`)
+			contains(t, "status after it lapsed", lapsed, `"recovers_to": "pending"`)
+			f.must(f.apply()...)
+			f.appliedOnce()
+			contains(t, "a second apply", f.must(f.apply()...), "nothing to do")
+
+			c = f.belay(point, "rollback", "0001-locale", "--all", "-y", "-p", "2")
+			if !c.reached() {
+				t.Fatalf("%s was never passed by the rollback", point)
+			}
+			c.kill()
+			f.expire()
+			f.must("rollback", "0001-locale", "--all", "-y")
+			f.asBefore()
+		}
+	})
+}
+
+func (f *fleet) expire() {
+	f.t.Helper()
+	if f.tenants[0].dialect == tenant.Postgres {
+		f.tenants[0].expire()
+		return
+	}
+	for _, w := range f.tenants {
+		if w.query("SELECT count(*) FROM sqlite_schema WHERE name = 'belay_site_lock'") == "1" {
+			w.expire()
+		}
+	}
+}
+
+// Two processes given the same tenants share the work: each plan runs once, and neither sees an error.
+func TestTwoProcessesShareAFleet(t *testing.T) {
+	t.Parallel()
+	onBothFleets(t, func(t *testing.T, f *fleet) {
+		first := f.belay(failpoint.BeforeCheckpoint+"#2", f.apply()...)
+		if !first.reached() {
+			t.Fatal("never passed")
+		}
+		second := f.belay("", f.apply("--lock-timeout", "60s")...)
+		first.order("go")
+		for _, c := range []*child{first, second} {
+			if code := c.ended(); code != 0 {
+				t.Errorf("exit %d\n%s%s", code, c.stdout.String(), c.stderr.String())
+			}
+		}
+		f.appliedOnce()
+	})
+}
+
+// A tenant that someone else works on is exit 5, and the message says who, whether alive, and how it heals.
+func TestABusyTenantIsItsOwnExitCode(t *testing.T) {
+	t.Parallel()
+	onBothFleets(t, func(t *testing.T, f *fleet) {
+		holder := f.belay(failpoint.AfterAcquire, "apply", f.change, "-t", "tenant-1", "-y")
+		if !holder.reached() {
+			t.Fatal("never passed")
+		}
+		out := f.exits(5, "apply", f.change, "-t", "tenant-1", "-y", "--lock-timeout", "0")
+		for _, part := range []string{"locked by apply of 0001-locale", fmt.Sprintf("pid %d", holder.cmd.Process.Pid), "alive", "the next apply or rollback recovers it"} {
+			contains(t, "busy message", out, part)
+		}
+		contains(t, "lock list", f.must("lock", "list", "--all"), "tenant-1")
+		holder.order("go")
+		equal(t, "exit", fmt.Sprint(holder.ended()), "0")
+	})
+}
+
+// The first signal stops at the next checkpoint, with its own exit code, a true status and free locks.
+func TestASignalStopsAFleetAtTheNextCheckpoint(t *testing.T) {
+	t.Parallel()
+	onBothFleets(t, func(t *testing.T, f *fleet) {
+		c := f.belay(failpoint.AfterCheckpoint+"#4", f.apply("-p", "1")...)
+		if !c.reached() {
+			t.Fatal("never passed")
+		}
+		c.signal(syscall.SIGTERM)
+		c.sees("stop")
+		c.order("go")
+		equal(t, "exit", fmt.Sprint(c.ended()), "143")
+		for i, w := range f.tenants {
+			if w.dialect == tenant.SQLite && w.query("SELECT count(*) FROM sqlite_schema WHERE name = 'belay_site_lock'") == "0" {
+				continue
+			}
+			equal(t, f.names[i], w.query("SELECT count(*) FROM "+w.table("site_lock")+" WHERE holder IS NOT NULL"), "0")
+		}
+		f.must(f.apply()...)
+		f.appliedOnce()
+	})
+}
+
+// Several names for one tenant, a tenant that fails: the others are applied, and the exit code says which case it is. G3
+func TestOneBadTenantDoesNotStopTheOthers(t *testing.T) {
+	t.Parallel()
+	onBothFleets(t, func(t *testing.T, f *fleet) {
+		f.tenants[2].exec("DROP TABLE counter")
+		out := f.exits(4, f.apply()...)
+		for _, part := range []string{"tenant-3", "0001-locale", "step count", "count.up.sql:1", "counter", "column, fill", "belay rollback 0001-locale", "belay apply"} {
+			contains(t, "error", out, part)
+		}
+		for i, w := range f.tenants {
+			if i != 2 {
+				equal(t, f.names[i], w.query("SELECT n FROM counter"), "1")
+			}
+		}
+		f.tenants[2].exec("CREATE TABLE counter (n integer NOT NULL)", "INSERT INTO counter VALUES (0)")
+		f.must(f.apply()...)
+		f.appliedOnce()
+	})
+}
