@@ -143,6 +143,9 @@ type Statement struct {
 	Line int
 	// RowsOnly says that the statement only reads or writes rows. Any other closes its checkpoint group.
 	RowsOnly bool
+	// Qualifiers are the names that stand before a dot or after SCHEMA: aliases, tables and schemas. On PostgreSQL a step
+	// reaches other schemas through them, and only through them.
+	Qualifiers []string
 }
 
 // Program is a change made ready for one database.

@@ -37,10 +37,16 @@ type postgresGuard struct {
 
 func (g *postgresGuard) see(s *splitter, st *statement, now item) {
 	last, before := st.before[0], st.before[1]
+	schema := g.list.names(now)
+	if schema {
+		st.qualifiers = append(st.qualifiers, now.name)
+	} else if now.word == "." && last.name != "" {
+		st.qualifiers = append(st.qualifiers, last.name)
+	}
 	switch {
 	case now.word == "." && last.name == "belay":
 		s.refuse(last.start, "the schema belay holds Belay's own tables; no step may touch it")
-	case g.list.names(now) && now.name == "belay":
+	case schema && now.name == "belay":
 		s.refuse(now.start, "the schema belay holds Belay's own tables; no step may touch it")
 	case now.kind == literalToken && last.word == "(" && before.name == "set_config":
 		if name := strings.ToLower(s.value(now.token)); slices.Contains(engineSettings, name) {

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/belayhq/belay/tenant"
@@ -115,6 +116,7 @@ type statement struct {
 	first, last token
 	guard       guard
 	body        body
+	qualifiers  []string
 	into        bool // INTO that belongs to no INSERT or MERGE
 	writes      bool
 }
@@ -164,7 +166,7 @@ func (st *statement) end(s *splitter) {
 			SQL:      s.text[st.first.start:st.last.end],
 			File:     s.file,
 			Line:     s.lines.at(st.first.start).line,
-			RowsOnly: rows,
+			RowsOnly: rows, Qualifiers: slices.Compact(slices.Sorted(slices.Values(st.qualifiers))),
 		},
 		reads: rows && !st.writes && (word == "SELECT" || word == "WITH" || word == "VALUES" || word == "TABLE"),
 	})

@@ -43,6 +43,8 @@ type Database interface {
 	// Register ties a scope to a tenant id, by making the tenant's lock row. It is idempotent for the same id. Errors:
 	// sitelock.ErrScopeTaken, ErrNoScope.
 	Register(ctx context.Context, id tenant.ID, scope string) error
+	// Owner returns the id of the tenant that a scope belongs to; empty if it is free.
+	Owner(ctx context.Context, scope string) (tenant.ID, error)
 	// Retire leaves a tombstone for a removed tenant: its scope is free for another id, its fence is kept, and its
 	// lock can never be acquired again. It proves the fence, and frees the lock.
 	Retire(ctx context.Context, held sitelock.Held) error
@@ -83,5 +85,5 @@ var (
 	// ErrNoScope is returned when the database has no such schema.
 	ErrNoScope = errors.New("no such schema")
 	// ErrNewerSchema is wrapped when Belay's tables were made by a newer Belay; the message names both versions.
-	ErrNewerSchema = errors.New("belay's tables are of a newer version")
+	ErrNewerSchema = engine.ErrNewerSchema
 )

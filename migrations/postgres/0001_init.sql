@@ -176,6 +176,27 @@ BEGIN
     END IF;
 END $$;
 
+-- Demands that a step stayed away from other tenants' schemas. names are what stood before a dot in its statements: most
+-- are aliases, so where one is also another tenant's schema, the transaction's locks tell whether it was used as that. A
+-- statement that does more than read and write rows may have dropped what it locked, and must not name one at all; public,
+-- where extensions are, is the exception.
+CREATE FUNCTION belay.demand_own_scope(own text, names text[], rows_only boolean) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    foreign_scopes text[] := ARRAY(SELECT l.scope FROM belay.site_lock l
+        WHERE l.scope = ANY (names) AND l.scope <> own AND l.removed_at IS NULL);
+BEGIN
+    IF foreign_scopes = '{}' THEN
+        RETURN;
+    END IF;
+    IF NOT rows_only AND foreign_scopes <> '{public}' OR EXISTS (
+        SELECT FROM pg_catalog.pg_locks l
+        JOIN pg_catalog.pg_class c ON c.oid = l.relation
+        JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+        WHERE l.locktype = 'relation' AND l.pid = pg_catalog.pg_backend_pid() AND n.nspname = ANY (foreign_scopes)) THEN
+        RAISE EXCEPTION 'step reached into the schema of another tenant' USING ERRCODE = 'BY006';
+    END IF;
+END $$;
+
 -- Runs before each step and after the last: the step before it must have left the transaction, the role and the search
 -- path as they were; then all limits are set again, because a step may have changed them. The mark is transaction-local,
 -- so it is gone if a step ended the transaction. wanted_path is what the step before had, next_path what the next one gets;

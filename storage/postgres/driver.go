@@ -19,7 +19,7 @@ import (
 
 const (
 	defaultConnections = 8
-	renewalConnections = 2
+	renewalConnections = 1
 	connectTimeout     = 10 * time.Second
 )
 

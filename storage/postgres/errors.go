@@ -19,6 +19,7 @@ const (
 	codeEscaped     = "BY003"
 	codeBudgetSpent = "BY004"
 	codeNoScope     = "BY005"
+	codeOtherScope  = "BY006"
 
 	codeReadOnly            = "25006"
 	codeIdleTransaction     = "25P03"
@@ -87,7 +88,11 @@ var dataExceptions = map[string]string{
 func withoutValues(e *pgconn.PgError) *serverError {
 	clean := &serverError{Code: e.Code, Message: e.Message, Constraint: e.ConstraintName, Position: int(e.Position)}
 	clean.fatal = e.SeverityUnlocalized == "FATAL" || e.SeverityUnlocalized == "PANIC"
-	if !strings.HasPrefix(e.Code, "22") {
+	switch {
+	case raised(e):
+		clean.Message = "raised by the script or a trigger, whose text is not shown because it may quote rows"
+		return clean
+	case !strings.HasPrefix(e.Code, "22"):
 		return clean
 	}
 	clean.Message = dataExceptions[e.Code]
@@ -103,6 +108,12 @@ func withoutValues(e *pgconn.PgError) *serverError {
 	return clean
 }
 
+// raised reports whether the text of an error was written by a script, whatever code it chose: only the place in the
+// server's source tells.
+func raised(e *pgconn.PgError) bool {
+	return e.Routine == "exec_stmt_raise" || e.Routine == "exec_stmt_assert"
+}
+
 // scrub makes an error from an action, which may have wrapped one of the server's, fit to be shown. Where the server's
 // message held a value, the words around it cannot be kept.
 func scrub(err error) error {
@@ -111,7 +122,7 @@ func scrub(err error) error {
 		return err
 	}
 	clean := withoutValues(server)
-	if strings.HasPrefix(server.Code, "22") || !strings.Contains(err.Error(), server.Message) {
+	if strings.HasPrefix(server.Code, "22") || raised(server) || !strings.Contains(err.Error(), server.Message) {
 		return clean
 	}
 	return &scrubbedError{action: err, server: clean}

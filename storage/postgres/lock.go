@@ -376,6 +376,29 @@ func (s *Store) Register(ctx context.Context, id tenant.ID, scope string) error 
 	return nil
 }
 
+const ownerSQL = `SELECT tenant_id::text FROM belay.site_lock WHERE scope = $1::text AND removed_at IS NULL`
+
+// Owner implements [storage.Database].
+func (s *Store) Owner(ctx context.Context, scope string) (tenant.ID, error) {
+	var owner tenant.ID
+	err := s.look(ctx, func(tx *transaction) error {
+		owner = ""
+		tx.ask(ownerSQL, func(rows pgx.Rows) error {
+			for rows.Next() {
+				if err := rows.Scan(&owner); err != nil {
+					return err
+				}
+			}
+			return nil
+		}, scope)
+		return tx.commit(ctx)
+	})
+	if err != nil {
+		return "", fmt.Errorf("owner of %s: %w", scope, err)
+	}
+	return owner, nil
+}
+
 const retireSQL = `
 UPDATE belay.site_lock SET removed_at = belay.now_ms(), holder = NULL, expires_at = 0, operation = '', plan_id = NULL, reason = ''
 WHERE tenant_id = $1::uuid AND holder = $2::uuid AND fence = $3::bigint`

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -45,7 +46,7 @@ func (tx *transaction) steps(ctx context.Context, group engine.Group) error {
 			tx.boundary(tenantPath(group.Scope), tenantPath(group.Scope), next, group.Budget, failureOf(last, group.Steps[last], wait))
 		}
 		last = i
-		if err := tx.step(ctx, i, step, wait); err != nil {
+		if err := tx.step(ctx, i, step, group.Scope, wait); err != nil {
 			return err
 		}
 	}
@@ -65,6 +66,29 @@ func (tx *transaction) demandScope(first int, scope string) {
 	tx.add(statement{sql: demandScopeSQL, args: []any{scope}, own: true, failed: func(err error) error {
 		if server, ok := errors.AsType[*serverError](err); ok && server.Code == codeNoScope {
 			return stepFailure(first, plan.Statement{}, fmt.Errorf("%s: %w", scope, storage.ErrNoScope))
+		}
+		return err
+	}})
+}
+
+const demandOwnScopeSQL = `SELECT belay.demand_own_scope($1::text, $2::text[], $3::boolean)`
+
+// demandOwnScope queues the check that a step's statements stayed away from other tenants' schemas. Most name nothing that
+// could be one, and are not asked about.
+func (tx *transaction) demandOwnScope(index int, step engine.GroupStep, scope string) {
+	var names []string
+	rowsOnly := true
+	for _, st := range step.Statements {
+		names = append(names, st.Qualifiers...)
+		rowsOnly = rowsOnly && st.RowsOnly
+	}
+	names = slices.DeleteFunc(names, func(name string) bool { return name == scope })
+	if len(names) == 0 {
+		return
+	}
+	tx.add(statement{sql: demandOwnScopeSQL, args: []any{scope, names, rowsOnly}, own: true, failed: func(err error) error {
+		if server, ok := errors.AsType[*serverError](err); ok && server.Code == codeOtherScope {
+			return stepFailure(index, plan.Statement{}, fmt.Errorf("%w: it reached into the schema of another tenant", engine.ErrStepEscaped))
 		}
 		return err
 	}})
@@ -100,11 +124,12 @@ func (tx *transaction) boundary(wanted, next string, l limits, budget time.Durat
 	})
 }
 
-func (tx *transaction) step(ctx context.Context, index int, step engine.GroupStep, lockWait time.Duration) error {
+func (tx *transaction) step(ctx context.Context, index int, step engine.GroupStep, scope string, lockWait time.Duration) error {
 	for _, st := range step.Statements {
 		tx.clean = tx.clean || !st.RowsOnly
 		tx.add(statement{sql: st.SQL, failed: func(err error) error { return failure(index, st, err, step.Timeout, lockWait) }})
 	}
+	tx.demandOwnScope(index, step, scope)
 	if step.Action != nil {
 		if err := tx.act(ctx, index, step); err != nil {
 			return err

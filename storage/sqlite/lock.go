@@ -278,6 +278,24 @@ func (s *Store) Register(ctx context.Context, id tenant.ID, scope string) error 
 	return nil
 }
 
+const selectOwner = `SELECT tenant_id FROM belay_site_lock WHERE scope = ? AND removed_at IS NULL`
+
+// Owner implements [storage.Database].
+func (s *Store) Owner(ctx context.Context, scope string) (tenant.ID, error) {
+	var owner tenant.ID
+	err := s.read(ctx, func(tx *sql.Tx) error {
+		err := tx.QueryRowContext(ctx, selectOwner, scope).Scan(&owner)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("owner of scope: %w", err)
+	}
+	return owner, nil
+}
+
 func (t *transaction) register(ctx context.Context, id tenant.ID, scope string) error {
 	before, err := t.lock(ctx, id)
 	switch {

@@ -2,6 +2,7 @@ package storagetest
 
 import (
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -169,6 +170,45 @@ var guards = []test{
 		}
 		x.fails(t, x.group(x.step(1, plan.StepUndone, "INSERT INTO "+b.table+" VALUES (1, 'elsewhere')")))
 	}},
+	{"a step that reaches into another tenant's schema fails", func(t *testing.T, d *database) {
+		if d.Dialect == tenant.SQLite {
+			return // another tenant is another file
+		}
+		a, b := d.site(t), d.site(t)
+		b.Exec(t, b.scope, "CREATE TABLE theirs (k integer)")
+		b.begin(t, apply(change("0001-first", 1))) // its scope is known from here on
+		x, theirs := a.begin(t, apply(change("0001-first", 2))), strconv.Quote(b.scope)
+		for _, sql := range []string{
+			"INSERT INTO " + theirs + ".theirs VALUES (1)",
+			"SELECT count(*) FROM " + theirs + ".theirs",
+			"DROP TABLE " + theirs + ".theirs",
+			"CREATE TABLE " + theirs + ".ours (k integer)",
+			"CREATE VIEW peek AS SELECT * FROM " + theirs + ".theirs",
+			"DROP SCHEMA " + theirs + " CASCADE",
+		} {
+			statements, err := plan.Split(tenant.Postgres, plan.Source{File: "reach.sql", Text: sql})
+			if err != nil {
+				t.Fatal(err)
+			}
+			step := x.step(0, plan.StepDone)
+			step.Statements = statements
+			if failure := x.failsIn(t, 0, x.group(step)); !errors.Is(&failure, engine.ErrStepEscaped) {
+				t.Errorf("%s: %v", sql, &failure)
+			}
+		}
+		if n := b.Query(t, b.scope, "SELECT count(*) FROM theirs"); n != "0" {
+			t.Errorf("%s rows of another tenant", n)
+		}
+		// An alias that happens to be another tenant's schema is none.
+		statements, err := plan.Split(tenant.Postgres, plan.Source{File: "alias.sql",
+			Text: "INSERT INTO " + a.table + " SELECT " + theirs + ".k, 'x' FROM (SELECT 7 AS k) " + theirs})
+		if err != nil {
+			t.Fatal(err)
+		}
+		step := x.step(0, plan.StepDone)
+		step.Statements = statements
+		x.checkpoint(t, x.group(step))
+	}},
 	{"a scope that does not exist fails the step", func(t *testing.T, d *database) {
 		if d.Dialect == tenant.SQLite {
 			return // steps ignore the scope
@@ -198,6 +238,9 @@ var leaks = map[tenant.Dialect][]string{
 		"SELECT v::uuid FROM secret",
 		"SELECT ('{' || v)::integer[] FROM secret",
 		"DO $$ DECLARE n integer; BEGIN SELECT v INTO n FROM secret; END $$",
+		"DO $$ BEGIN RAISE 'v is %', (SELECT v FROM secret); END $$",
+		"DO $$ BEGIN RAISE 'v is %', (SELECT v FROM secret) USING ERRCODE = '23505'; END $$",
+		"DO $$ BEGIN ASSERT false, (SELECT v FROM secret); END $$",
 		"SELECT to_date(v, 'YYYY-MM-DD') FROM secret",
 		"SELECT regexp_replace('a', v || '(', '') FROM secret",
 		"ALTER TABLE secret ALTER COLUMN v TYPE integer USING v::integer",

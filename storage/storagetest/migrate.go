@@ -170,6 +170,19 @@ var migrating = []test{
 		}
 		s.acquire(t, nil)
 	}},
+	{"a scope says whose it is", func(t *testing.T, d *database) {
+		scope, id := d.Scope(t), tenant.NewID()
+		db := d.Open(t)
+		if owner, err := db.Owner(t.Context(), scope); err != nil || owner != "" {
+			t.Errorf("a free scope: %q, %v", owner, err)
+		}
+		if err := db.Register(t.Context(), id, scope); err != nil {
+			t.Fatal(err)
+		}
+		if owner, err := db.Owner(t.Context(), scope); err != nil || owner != id {
+			t.Errorf("a registered scope: %q, %v", owner, err)
+		}
+	}},
 	{"a scope that does not exist cannot be registered", func(t *testing.T, d *database) {
 		if d.Dialect == tenant.SQLite {
 			return // the file is the scope, and it is open
