@@ -85,7 +85,7 @@ func (o *operation) apply(ctx context.Context, r *run, opts ApplyOptions) (Resul
 	if o.mayUndo(r, err) {
 		return o.undo(ctx, r, err)
 	}
-	o.giveUp(ctx, r, err)
+	err = o.giveUp(ctx, r, err)
 	return o.end(r, r.verdictAfter(err), r.planError(err, nil))
 }
 
@@ -94,7 +94,7 @@ func (o *operation) apply(ctx context.Context, r *run, opts ApplyOptions) (Resul
 // aborted.
 func (o *operation) mayUndo(r *run, err error) bool {
 	_, lost := errors.AsType[*sitelock.LockLostError](err)
-	may := !lost && !r.finished && !r.leftBehind && o.lock.Context().Err() == nil && o.engine.abort.Err() == nil
+	may := !lost && !r.finished && !r.leftBehind && o.engine.abort.Err() == nil
 	return may && r.program.Change.OnFailure == plan.RollbackOnFailure && r.record.Touched() &&
 		!errors.Is(err, ErrVerifyUnable) && !errors.Is(err, ErrUnknownOutcome)
 }
@@ -115,7 +115,7 @@ func (o *operation) undo(ctx context.Context, r *run, cause error) (Result, erro
 	if undoErr == nil {
 		return o.end(r, r.verdictAfter(cause), r.planError(cause, nil))
 	}
-	o.giveUpUndo(ctx, r, cause, undoErr)
+	undoErr = o.giveUpUndo(ctx, r, cause, undoErr)
 	return o.end(r, r.verdictAfter(undoErr), r.planError(cause, undoErr))
 }
 
@@ -135,12 +135,13 @@ func (r *run) turnBack(ctx context.Context, cause error) error {
 	return nil
 }
 
-// giveUpUndo ends a claim whose undo failed, so that both errors are on record.
-func (o *operation) giveUpUndo(ctx context.Context, r *run, cause, undoErr error) {
+// giveUpUndo ends a claim whose undo failed, so that both errors are on record. It returns the second as giveUp does.
+func (o *operation) giveUpUndo(ctx context.Context, r *run, cause, undoErr error) error {
 	if _, lost := errors.AsType[*sitelock.LockLostError](undoErr); lost || r.finished {
-		return
+		return undoErr
 	}
 	r.move(ctx, plan.Fail, plan.Failed, failureOf(cause, undoErr))
+	return r.orLost(undoErr)
 }
 
 // endsWith is the move of success, from wherever the plan is in flight.

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -37,7 +36,7 @@ func (r *run) call(s *plan.ProgramStep, d plan.Direction) call {
 	return call{
 		Tenant: r.tenant, PlanID: p.ID, StepID: s.Step.ID, Direction: d, Fence: r.lock.Held().Fence,
 		IdempotencyKey: fmt.Sprintf("%s/%s/%d/%s", p.ID, s.Step.ID, p.Cycle, d),
-		Attempt:        attempt, MayHaveRun: mayHaveRun, Args: json.RawMessage(s.Step.Action.Args),
+		Attempt:        attempt, MayHaveRun: mayHaveRun, Args: s.Step.Action.Args,
 	}
 }
 
@@ -78,12 +77,12 @@ func (r *run) transactional(ctx context.Context, s *plan.ProgramStep) (func(cont
 
 // actionContext is what an action runs under: the lock's context, which ends when the lock is lost, with the caller's
 // cancellation, the step's time and Abort.
-func (r *run) actionContext(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+func (r *run) actionContext(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancelCause := context.WithCancelCause(ctx)
 	lockCtx := r.lock.Context()
 	stopLock := context.AfterFunc(lockCtx, func() { cancelCause(context.Cause(lockCtx)) })
 	stopAbort := context.AfterFunc(r.engine.abort, func() { cancelCause(context.Cause(r.engine.abort)) })
-	ctx, cancel := context.WithTimeoutCause(withLease(ctx, r.lock), timeout, fmt.Errorf("timed out after %s", timeout.Round(time.Millisecond)))
+	ctx, cancel := context.WithTimeoutCause(withLease(ctx, r.lock), limit, fmt.Errorf("timed out after %s", limit))
 	return ctx, func() { stopLock(); stopAbort(); cancel(); cancelCause(context.Canceled) }
 }
 
@@ -95,13 +94,7 @@ func (r *run) externalStep(ctx context.Context, s *plan.ProgramStep, last bool) 
 		return r.failed(ctx, s, err)
 	}
 	if !settled {
-		was := r.record.State(s.Ordinal)
-		until, err := r.intent(ctx, s)
-		if err != nil {
-			return r.failed(ctx, s, err)
-		}
-		mayHaveRun := was == r.beforehand() || was == plan.StepUndoIntent
-		if err := r.effect(ctx, s, until, mayHaveRun); err != nil {
+		if err := r.outside(ctx, s); err != nil {
 			return r.failed(ctx, s, err)
 		}
 	}
@@ -184,29 +177,43 @@ func (r *run) waitOut(ctx context.Context, s *plan.ProgramStep) error {
 	return nil
 }
 
-// intent makes the coming effect durable, with its before-image: captured now, unless an earlier attempt did. It returns
-// when the effect must have ended, which is no later than the deadline that it writes for others to wait out.
-func (r *run) intent(ctx context.Context, s *plan.ProgramStep) (until time.Time, err error) {
-	a := r.lookup(s)
-	state := r.record.State(s.Ordinal)
-	var image []byte
-	if r.direction == plan.Up && a.capture != nil && (state == "" || state == plan.StepUndone) {
-		ctx, cancel := r.actionContext(ctx, r.timeLeft(ctx, s))
-		defer cancel()
-		c := r.call(s, r.direction)
-		err := protect(ctx, r.engine.config.ActionGrace, func() (err error) {
-			image, err = a.capture(ctx, c)
-			return err
-		})
-		if err != nil {
-			return until, fmt.Errorf("capture: %w", err)
-		}
+// outside makes the coming effect durable as an intent, with its before-image, and calls the action.
+func (r *run) outside(ctx context.Context, s *plan.ProgramStep) error {
+	was := r.record.State(s.Ordinal)
+	image, err := r.capture(ctx, s, was)
+	if err != nil {
+		return fmt.Errorf("capture: %w", err)
 	}
-	timeout := r.timeLeft(ctx, s)
-	until = time.Now().Add(timeout)
+	// The call's time begins before its intent is written: it ends no later than the deadline that others wait out.
+	limit := r.timeLeft(ctx, s)
+	calling, cancel := r.actionContext(ctx, limit)
+	defer cancel()
 	group := r.newGroup()
-	group.Steps = []GroupStep{{Ordinal: s.Ordinal, ID: s.Step.ID, State: r.beforehand(), Image: image, Timeout: timeout}}
-	return until, r.commit(ctx, group)
+	group.Steps = []GroupStep{{Ordinal: s.Ordinal, ID: s.Step.ID, State: r.beforehand(), Image: image, Timeout: limit}}
+	if err := r.commit(ctx, group); err != nil {
+		return err
+	}
+	return r.effect(calling, s, was == r.beforehand() || was == plan.StepUndoIntent)
+}
+
+// capture reads the before-image, unless an earlier attempt did: it would take its own effect for what was there before.
+func (r *run) capture(ctx context.Context, s *plan.ProgramStep, was plan.StepState) ([]byte, error) {
+	a := r.lookup(s)
+	if r.direction == plan.Down || a.capture == nil || was != "" && was != plan.StepUndone {
+		return nil, nil
+	}
+	ctx, cancel := r.actionContext(ctx, r.timeLeft(ctx, s))
+	defer cancel()
+	c := r.call(s, r.direction)
+	var image []byte
+	err := protect(ctx, r.engine.config.ActionGrace, func() (err error) {
+		image, err = a.capture(ctx, c)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return image, nil
 }
 
 // attemptAfter counts the intents of one direction: an outcome keeps their number, and turning back starts anew.
@@ -226,16 +233,17 @@ func attemptAfter(e plan.Entry, next plan.StepState) int {
 }
 
 // effect calls the action, between two proofs of the lock.
-func (r *run) effect(ctx context.Context, s *plan.ProgramStep, until time.Time, mayHaveRun bool) error {
+func (r *run) effect(ctx context.Context, s *plan.ProgramStep, mayHaveRun bool) error {
 	if err := r.lock.AssertHeld(ctx); err != nil {
 		return err
 	}
 	if err := failpoint.Hit(failpoint.BeforeEffect); err != nil {
 		return err
 	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	a := r.lookup(s)
-	ctx, cancel := r.actionContext(ctx, time.Until(until))
-	defer cancel()
 	c := r.call(s, r.direction)
 	c.MayHaveRun = mayHaveRun
 	err := protect(ctx, r.engine.config.ActionGrace, func() (err error) {

@@ -51,14 +51,7 @@ func (o *operation) acquire(ctx context.Context, op sitelock.Operation, claim *s
 	if err := failpoint.Hit(failpoint.BeforeAcquire); err != nil {
 		return sitelock.Grant{}, err
 	}
-	if ctx.Err() != nil {
-		return sitelock.Grant{}, context.Cause(ctx)
-	}
-	// The lock outlives its caller's cancellation: an undo may still have to run under it.
-	acquiring, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	detach := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
-	lock, grant, err := o.engine.locker.Acquire(acquiring, o.store, o.request, wait)
-	detach()
+	lock, grant, err := o.engine.locker.Acquire(ctx, o.store, o.request, wait)
 	if err != nil {
 		return grant, err
 	}
@@ -99,10 +92,11 @@ func (o *operation) newRun(program *plan.Program, record plan.Record, d plan.Dir
 }
 
 // giveUp ends a claim without success: the plan goes back to the status it was claimed from. Nothing is written if the
-// lock is lost: the new holder has recovered the plan.
-func (o *operation) giveUp(ctx context.Context, r *run, cause error) {
+// lock is lost: the new holder has recovered the plan. It returns the cause, behind the loss of the lock if that shows
+// only now.
+func (o *operation) giveUp(ctx context.Context, r *run, cause error) error {
 	if _, lost := errors.AsType[*sitelock.LockLostError](cause); lost || r.finished {
-		return
+		return cause
 	}
 	outcome := plan.Failed
 	if errors.Is(cause, errCancelled) {
@@ -112,6 +106,7 @@ func (o *operation) giveUp(ctx context.Context, r *run, cause error) {
 		}
 	}
 	r.move(ctx, plan.Fail, outcome, failureOf(cause, nil))
+	return r.orLost(cause)
 }
 
 // move writes a status of its own, without steps, and frees the lock with it. It outlives cancellation and Abort. If it
@@ -178,6 +173,11 @@ func verdictOf(err error) Verdict {
 	}
 	if _, busy := errors.AsType[*sitelock.LockBusyError](err); busy {
 		return VerdictBusy
+	}
+	for _, refusal := range []error{ErrNewerSchema, sitelock.ErrNewerBinary, sitelock.ErrScopeTaken, sitelock.ErrRemoved} {
+		if errors.Is(err, refusal) {
+			return VerdictRefused
+		}
 	}
 	if errors.Is(err, errCancelled) || errors.Is(err, context.Canceled) {
 		return VerdictCancelled

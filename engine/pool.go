@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"sync"
@@ -37,7 +38,7 @@ func (e *Engine) ApplyAll(ctx context.Context, tenants iter.Seq2[tenant.Tenant, 
 	p := e.newPool(change.ID, opts.LockTimeout, pool, report)
 	p.settle = func(s Surveyed) (Result, bool) {
 		mine := find(s.Records, change.ID)
-		if mine == nil || s.Lock.Live || whyNotApplyMine(mine, digest, opts) != errAlready {
+		if mine == nil || s.Lock.Live || !errors.Is(whyNotApplyMine(mine, digest, opts), errAlready) {
 			return Result{}, false
 		}
 		return settled(s.Tenant, mine, VerdictAlreadyApplied), true
@@ -129,7 +130,14 @@ func (p *pool) run(ctx context.Context, tenants iter.Seq2[tenant.Tenant, error])
 			p.tell(p.skipped(t))
 			continue
 		}
-		workers.Go(func() error { p.tell(p.work(ctx, Surveyed{Tenant: t}, p.wait)); return nil })
+		workers.Go(func() error {
+			if p.stopped(ctx) {
+				p.tell(p.skipped(t))
+				return nil
+			}
+			p.tell(p.work(ctx, Surveyed{Tenant: t}, p.wait))
+			return nil
+		})
 	}
 	_ = workers.Wait()
 	return err
@@ -147,7 +155,14 @@ func (p *pool) first(ctx context.Context, tenants iter.Seq2[tenant.Tenant, error
 					p.tell(p.skipped(s.Tenant))
 					continue
 				}
-				workers.Go(func() error { p.tryFirst(ctx, s); return nil })
+				workers.Go(func() error {
+					if p.stopped(ctx) { // while it waited for a worker
+						p.tell(p.skipped(s.Tenant))
+						return nil
+					}
+					p.tryFirst(ctx, s)
+					return nil
+				})
 			}
 		}
 	}

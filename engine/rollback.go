@@ -112,7 +112,7 @@ func (o *operation) rollbackOne(ctx context.Context, r *run) (Result, error) {
 	if err == nil {
 		return o.end(r, VerdictRolledBack, nil)
 	}
-	o.giveUp(ctx, r, err)
+	err = o.giveUp(ctx, r, err)
 	return o.end(r, r.verdictAfter(err), r.planError(err, nil))
 }
 

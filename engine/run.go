@@ -48,12 +48,12 @@ func (r *run) steps(ctx context.Context) error {
 		if err := r.mayGoOn(ctx); err != nil {
 			return err
 		}
-		todo := r.todo()
+		left := r.remaining()
 		var err error
-		if len(todo) > 0 && r.external(todo[0]) {
-			err = r.externalStep(ctx, todo[0], len(todo) == 1)
+		if len(left) > 0 && r.external(left[0]) {
+			err = r.externalStep(ctx, left[0], len(left) == 1)
 		} else {
-			err = r.groupOf(ctx, todo)
+			err = r.groupOf(ctx, left)
 		}
 		if errors.Is(err, errLookAgain) {
 			if looks++; looks > looksMax {
@@ -100,29 +100,29 @@ func (r *run) mayGoOn(ctx context.Context) error {
 	return nil
 }
 
-// todo lists the steps left in the run's direction: those not in place, oldest first, or those in place or in doubt,
+// remaining lists the steps left in the run's direction: those not in place, oldest first, or those in place or in doubt,
 // newest first.
-func (r *run) todo() []*plan.ProgramStep {
-	var todo []*plan.ProgramStep
+func (r *run) remaining() []*plan.ProgramStep {
+	var left []*plan.ProgramStep
 	for i := range r.program.Steps {
 		s := &r.program.Steps[i]
 		state := r.record.State(s.Ordinal)
 		switch {
 		case r.direction == plan.Up && state != plan.StepDone:
-			todo = append(todo, s)
+			left = append(left, s)
 		case r.direction == plan.Down && state != "" && state != plan.StepUndone:
-			todo = append(todo, s)
+			left = append(left, s)
 		}
 	}
 	if r.direction == plan.Down {
-		slices.Reverse(todo)
+		slices.Reverse(left)
 	}
-	return todo
+	return left
 }
 
 // groupOf commits the next checkpoint: as many of the steps left as may share one.
-func (r *run) groupOf(ctx context.Context, todo []*plan.ProgramStep) error {
-	members := r.membersOf(todo)
+func (r *run) groupOf(ctx context.Context, left []*plan.ProgramStep) error {
+	members := r.membersOf(left)
 	group := r.newGroup()
 	for _, s := range members {
 		step, err := r.groupStep(ctx, s)
@@ -131,11 +131,11 @@ func (r *run) groupOf(ctx context.Context, todo []*plan.ProgramStep) error {
 		}
 		group.Steps = append(group.Steps, step)
 	}
-	if len(members) == len(todo) {
+	if len(members) == len(left) {
 		r.finishIn(&group)
 	}
 	err := r.commit(ctx, group)
-	if len(members) > 1 && r.mayPassAlone(err) {
+	if len(members) > 1 && r.mayPassAlone(ctx, err) {
 		r.oneByOne = true
 		return nil
 	}
@@ -148,16 +148,17 @@ func (r *run) groupOf(ctx context.Context, todo []*plan.ProgramStep) error {
 	return err
 }
 
-// mayPassAlone says whether a failed group is tried again one step at a time: what failed may be the sharing.
-func (r *run) mayPassAlone(err error) bool {
+// mayPassAlone says whether a failed group is tried again one step at a time: what failed may be the sharing. Once the
+// operation's time is up nothing is tried again, and the step that used it up is the one to name.
+func (r *run) mayPassAlone(ctx context.Context, err error) bool {
 	_, failed := errors.AsType[*StepFailure](err)
-	return failed || errors.Is(err, ErrBudgetSpent)
+	return failed && !errors.Is(ctx.Err(), context.DeadlineExceeded) || errors.Is(err, ErrBudgetSpent)
 }
 
 // membersOf returns the steps that share the next checkpoint: short sql steps, up to and including the first that does
 // more than write rows. An action on its own database closes its group, one outside it never joins one.
-func (r *run) membersOf(todo []*plan.ProgramStep) []*plan.ProgramStep {
-	if len(todo) == 0 {
+func (r *run) membersOf(left []*plan.ProgramStep) []*plan.ProgramStep {
+	if len(left) == 0 {
 		return nil
 	}
 	most := r.engine.config.GroupSteps
@@ -165,13 +166,13 @@ func (r *run) membersOf(todo []*plan.ProgramStep) []*plan.ProgramStep {
 		most = 1
 	}
 	n := 0
-	for n < len(todo) && n < most && !r.external(todo[n]) {
+	for n < len(left) && n < most && !r.external(left[n]) {
 		n++
-		if !r.onlyRows(todo[n-1]) {
+		if !r.onlyRows(left[n-1]) {
 			break
 		}
 	}
-	return todo[:n]
+	return left[:n]
 }
 
 func (r *run) onlyRows(s *plan.ProgramStep) bool {

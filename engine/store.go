@@ -161,6 +161,8 @@ var (
 	ErrStepEscaped = errors.New("step left its scope")
 	// ErrImageDamaged says that a before-image does not match its checksum, or is missing.
 	ErrImageDamaged = errors.New("before-image is damaged")
+	// ErrNewerSchema is wrapped when Belay's tables were made by a newer Belay; the message names both versions.
+	ErrNewerSchema = errors.New("belay's tables are of a newer version")
 	// ErrChangeUnknown says that no change with this digest is stored.
 	ErrChangeUnknown = errors.New("change is not stored in this database")
 )

@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -63,7 +62,11 @@ var skewed = map[string]func() (string, error){
 // buildSkewed builds testchild with a standard library whose time.Now is off. No preloaded library can do that: Go asks the
 // kernel itself.
 func buildSkewed(seconds string) (string, error) {
-	original := filepath.Join(runtime.GOROOT(), "src", "time", "time.go")
+	root, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		return "", err
+	}
+	original := filepath.Join(strings.TrimSpace(string(root)), "src", "time", "time.go")
 	source, err := os.ReadFile(original)
 	if err != nil {
 		return "", err

@@ -138,6 +138,7 @@ func TestAProcessKilledAtAnyEdgeOfAnApplyIsHealedByTheNext(t *testing.T) {
 		s.appliedOnce()
 		s.heal("rollback")
 		s.rolledBack()
+		s.fencesNeverFall()
 		return true
 	})
 }

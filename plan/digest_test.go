@@ -91,11 +91,28 @@ func TestADigestChangesWithEveryFieldAndFile(t *testing.T) {
 	renamed["change.yaml"] = strings.Replace(yaml, "sql/add.up.sql", "sql/added.up.sql", 1)
 	check("a renamed file", renamed)
 	for _, edit := range [][2]string{
-		{"id: 0042-customer-locale", "id: 0042"}, {"title: Add", "title: add"}, {", '0007'", ""}, {"[0041-customer, '0007']", "['0007', 0041-customer]"},
-		{"rollback", "stop"}, {"checkpoint: step", "checkpoint: auto"}, {"5m", "6m"}, {"30s", "31s"}, {"id: tell", "id: told"},
-		{"WHERE locale", "WHERE  locale"}, {"expect: 0", "expect: 1"}, {", expect: 0", ""}, {"covered_by: add-column", "none: add-column"},
-		{"{ none: caches", "{ irreversible: caches"}, {"cache.warm", "cache.hot"}, {"locales,", "locale,"}, {"2.5", "2.4"}, {"true", "false"},
-		{"null", "'null'"}, {"[1,", "['1',"}, {"mail.send }", "mail.send, args: {} }"}, {"within an hour", "within a day"},
+		{"id: 0042-customer-locale", "id: 0042"},
+		{"title: Add", "title: add"},
+		{", '0007'", ""},
+		{"[0041-customer, '0007']", "['0007', 0041-customer]"},
+		{"rollback", "stop"},
+		{"checkpoint: step", "checkpoint: auto"},
+		{"5m", "6m"},
+		{"30s", "31s"},
+		{"id: tell", "id: told"},
+		{"WHERE locale", "WHERE  locale"},
+		{"expect: 0", "expect: 1"},
+		{", expect: 0", ""},
+		{"covered_by: add-column", "none: add-column"},
+		{"{ none: caches", "{ irreversible: caches"},
+		{"cache.warm", "cache.hot"},
+		{"locales,", "locale,"},
+		{"2.5", "2.4"},
+		{"true", "false"},
+		{"null", "'null'"},
+		{"[1,", "['1',"},
+		{"mail.send }", "mail.send, args: {} }"},
+		{"within an hour", "within a day"},
 	} {
 		if !strings.Contains(yaml, edit[0]) {
 			t.Fatalf("the example has no %q", edit[0])

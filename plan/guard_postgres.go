@@ -113,7 +113,9 @@ func transactionControl(st *statement) string {
 		}
 	case "SET":
 		for _, words := range [][]string{
-			{"SET", "TRANSACTION"}, {"SET", "LOCAL", "TRANSACTION"}, {"SET", "SESSION", "TRANSACTION"},
+			{"SET", "TRANSACTION"},
+			{"SET", "LOCAL", "TRANSACTION"},
+			{"SET", "SESSION", "TRANSACTION"},
 			{"SET", "SESSION", "CHARACTERISTICS"},
 		} {
 			if st.starts(words...) {

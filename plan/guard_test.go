@@ -167,8 +167,10 @@ func TestWhatASQLiteScriptMayNotDo(t *testing.T) {
 		{"DROP TABLE main.[Belay_plan]", one("f:1:17: names that begin with belay_")},
 		{"UPDATE `belay_lock` SET a = 1", one("f:1:8: names that begin with belay_")},
 		{`SELECT 'belay_plan', belay, "belayed_" -- belay_plan`, nil},
-		{"CREATE TRIGGER a AFTER INSERT ON b BEGIN DELETE FROM belay_plan; END; COMMIT",
-			[]string{"f:1:54: names that begin with belay_", "f:1:71: COMMIT"}},
+		{
+			"CREATE TRIGGER a AFTER INSERT ON b BEGIN DELETE FROM belay_plan; END; COMMIT",
+			[]string{"f:1:54: names that begin with belay_", "f:1:71: COMMIT"},
+		},
 		{"UPDATE sqlite_schema SET sql = ''", one("f:1:1: UPDATE of sqlite_schema: use CREATE")},
 		{`UPDATE OR IGNORE main."sqlite_master" SET sql = ''`, one("f:1:1: UPDATE of sqlite_master")},
 		{"INSERT OR REPLACE INTO temp.sqlite_temp_master VALUES (1)", one("f:1:1: INSERT of sqlite_temp_master")},
@@ -178,8 +180,10 @@ func TestWhatASQLiteScriptMayNotDo(t *testing.T) {
 		{"INSERT OR ROLLBACK INTO a VALUES (1)", one("f:1:11: OR ROLLBACK would end")},
 		{"UPDATE OR ROLLBACK a SET b = 1", one("f:1:11: OR ROLLBACK would end")},
 		{"INSERT OR ABORT INTO a VALUES (1)", nil},
-		{".read a.sql\nSELECT 1;\n.mode csv\nCOMMIT;", []string{"f:1:1: .read is a command of the sqlite3 shell: make the other file",
-			"f:3:1: .mode is a command of the sqlite3 shell: only the client", "f:4:1: COMMIT"}},
+		{".read a.sql\nSELECT 1;\n.mode csv\nCOMMIT;", []string{
+			"f:1:1: .read is a command of the sqlite3 shell: make the other file",
+			"f:3:1: .mode is a command of the sqlite3 shell: only the client", "f:4:1: COMMIT",
+		}},
 		{"CREATE TABLE a (b); DROP TABLE a; REINDEX; ANALYZE", nil},
 	}.check(t, tenant.SQLite)
 }

@@ -54,9 +54,11 @@ func TestChangesThatCannotBeOrderedAreNamed(t *testing.T) {
 		{[]string{"a: a"}, []string{"the changes require each other in a circle: a → a"}},
 		{[]string{"x: b", "b: c", "c: d", "d: b"}, []string{"the changes require each other in a circle: b → c → d → b"}},
 		{[]string{"a: b", "b: a", "c: d", "d: c"}, []string{
-			"the changes require each other in a circle: a → b → a", "the changes require each other in a circle: c → d → c"}},
+			"the changes require each other in a circle: a → b → a", "the changes require each other in a circle: c → d → c",
+		}},
 		{[]string{"first", "b: frist nothing-like-it"}, []string{
-			"change b requires frist, which is not here; did you mean first?", "change b requires nothing-like-it, which is not here"}},
+			"change b requires frist, which is not here; did you mean first?", "change b requires nothing-like-it, which is not here",
+		}},
 		{[]string{"a", "a"}, []string{"change a is here a second time"}},
 	} {
 		order, err := Order(changesOf(tc.changes...))

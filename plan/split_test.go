@@ -108,11 +108,15 @@ func TestWhereStatementsEnd(t *testing.T) {
 		{tenant.Postgres, "/* a /* ; */ ; */SELECT 1", []string{"SELECT 1"}},
 		{tenant.Postgres, "SELECT '[';SELECT a[1];", []string{"SELECT '['", "SELECT a[1]"}},
 		{tenant.Postgres, "SELECT (1; SELECT 2", []string{"SELECT (1", "SELECT 2"}},
-		{tenant.Postgres, "CREATE FUNCTION f() RETURNS int RETURN CASE WHEN true THEN 1 END; SELECT 1",
-			[]string{"CREATE FUNCTION f() RETURNS int RETURN CASE WHEN true THEN 1 END", "SELECT 1"}},
+		{
+			tenant.Postgres, "CREATE FUNCTION f() RETURNS int RETURN CASE WHEN true THEN 1 END; SELECT 1",
+			[]string{"CREATE FUNCTION f() RETURNS int RETURN CASE WHEN true THEN 1 END", "SELECT 1"},
+		},
 		{tenant.Postgres, "CREATE TABLE f (a int); SELECT 1", []string{"CREATE TABLE f (a int)", "SELECT 1"}},
-		{tenant.Postgres, "create function f() returns int begin atomic; select 1; end; select 2",
-			[]string{"create function f() returns int begin atomic; select 1; end", "select 2"}},
+		{
+			tenant.Postgres, "create function f() returns int begin atomic; select 1; end; select 2",
+			[]string{"create function f() returns int begin atomic; select 1; end", "select 2"},
+		},
 
 		{tenant.SQLite, "SELECT `;``;`; SELECT [;'\"]; SELECT 1", []string{"SELECT `;``;`", "SELECT [;'\"]", "SELECT 1"}},
 		{tenant.SQLite, "/* a /* ; */ SELECT 1", []string{"SELECT 1"}},

@@ -117,7 +117,8 @@ func (t *Term) Release(ctx context.Context) error {
 // It returns nil when ctx has ended, or what fn returned by itself under a lease still held. Errors of the database are
 // logged and waited out. The lease alone protects nothing: every write of fn proves the fence.
 func RunWhileLeader(ctx context.Context, store LeaseStore, name string, cfg LeaseConfig,
-	fn func(ctx context.Context, fence Fence) error) error {
+	fn func(ctx context.Context, fence Fence) error,
+) error {
 	cfg, err := cfg.resolve()
 	if err != nil {
 		return err

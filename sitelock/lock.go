@@ -31,10 +31,9 @@ type Lock struct {
 	trustUntil time.Time
 	trustEnds  *time.Timer
 	// open counts transactions that prove the fence themselves. While there is one, the end of trust waits for its end.
-	open      int
-	releasing bool
-	released  bool
-	lost      *LockLostError
+	open     int
+	released bool
+	lost     *LockLostError
 	// gone says that the database said so: there is nothing left to release.
 	gone bool
 }

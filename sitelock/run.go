@@ -11,7 +11,8 @@ import (
 //
 // The error is that of Acquire or of fn. A release that failed is only logged, because the lock lapses by itself.
 func (l *Locker) Run(ctx context.Context, store Store, req Request, wait time.Duration,
-	fn func(ctx context.Context, lock *Lock, grant Grant) error) error {
+	fn func(ctx context.Context, lock *Lock, grant Grant) error,
+) error {
 	lock, grant, err := l.Acquire(ctx, store, req, wait)
 	if err != nil {
 		return err

@@ -100,7 +100,7 @@ func (in *importer) readCSV(r io.Reader) {
 	reader.TrimLeadingSpace = true
 	reader.ReuseRecord = true
 	header, err := reader.Read()
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		err = errEmptyFile
 	}
 	if err != nil {
@@ -117,7 +117,7 @@ func (in *importer) readCSV(r io.Reader) {
 	for {
 		limited.left = maxRecordBytes
 		fields, err := reader.Read()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return
 		}
 		if err != nil && !errors.Is(err, csv.ErrFieldCount) {

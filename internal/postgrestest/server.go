@@ -157,8 +157,8 @@ func (s *Server) command(ctx context.Context, name string, args ...string) error
 	if err != nil {
 		return err
 	}
-	defer os.Remove(out.Name()) //nolint:errcheck // a left-over is in the temporary directory
-	defer out.Close()           //nolint:errcheck // it is only read back
+	defer os.Remove(out.Name())
+	defer out.Close()
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Run(); err != nil {
 		said, _ := os.ReadFile(out.Name())

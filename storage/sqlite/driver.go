@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/belayhq/belay/plan"
 	"github.com/belayhq/belay/storage"
+
 	// Its error comes before all others where cgo is off.
 	_ "github.com/belayhq/belay/storage/sqlite/internal/needcgo"
 	"github.com/belayhq/belay/tenant"
@@ -199,9 +201,7 @@ func dsn(path, mode string, pragmas url.Values) string {
 		"mode":          {mode},
 		"_busy_timeout": {fmt.Sprint(busyTimeout.Milliseconds())},
 	}
-	for key, value := range pragmas {
-		params[key] = value
-	}
+	maps.Copy(params, pragmas)
 	segments := strings.Split(filepath.ToSlash(path), "/")
 	for i, segment := range segments {
 		segments[i] = url.PathEscape(segment)

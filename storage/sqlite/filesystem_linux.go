@@ -29,7 +29,7 @@ func checkFilesystem(path string) error {
 	if err := unix.Statfs(filepath.Dir(path), &fs); err != nil {
 		return fmt.Errorf("look at file system: %w", err)
 	}
-	return checkFilesystemType(int64(fs.Type))
+	return checkFilesystemType(int64(fs.Type)) //nolint:unconvert // other platforms have 32 bits
 }
 
 func checkFilesystemType(magic int64) error {

@@ -138,7 +138,8 @@ func TestNothingMadeByAStepReachesBelaysTables(t *testing.T) {
 		"a temporary trigger":                          {"CREATE TEMP TRIGGER mine AFTER INSERT ON main.belay_journal BEGIN DELETE FROM item; END"},
 		"a temporary trigger on a table of the tenant": {"CREATE TEMP TRIGGER mine AFTER INSERT ON item BEGIN DELETE FROM belay_journal; END"},
 		"a trigger that fires at once": {
-			"CREATE TRIGGER mine AFTER INSERT ON item BEGIN DELETE FROM belay_journal; END", "INSERT INTO item VALUES (2, '')"},
+			"CREATE TRIGGER mine AFTER INSERT ON item BEGIN DELETE FROM belay_journal; END", "INSERT INTO item VALUES (2, '')",
+		},
 		"a view":                           {"CREATE VIEW mine AS SELECT * FROM (SELECT * FROM BELAY_plan)"},
 		"an index":                         {"CREATE INDEX mine ON belay_plan (seq)"},
 		"a reference":                      {"CREATE TABLE mine (k REFERENCES belay_plan (plan_id))"},
@@ -170,16 +171,20 @@ func TestOrdinaryScriptsPass(t *testing.T) {
 	for name, statements := range map[string][]string{
 		"tables and indexes": {
 			"CREATE TABLE a (k INTEGER PRIMARY KEY AUTOINCREMENT, v TEXT UNIQUE) STRICT", "CREATE INDEX a_v ON a (v DESC) WHERE v IS NOT NULL",
-			"INSERT INTO a (v) VALUES ('x'), ('y')", "DROP INDEX a_v", "DROP TABLE a"},
+			"INSERT INTO a (v) VALUES ('x'), ('y')", "DROP INDEX a_v", "DROP TABLE a",
+		},
 		"columns": {
 			"ALTER TABLE item ADD COLUMN w TEXT DEFAULT 'x'", "ALTER TABLE item RENAME COLUMN w TO x", "UPDATE item SET x = v",
-			"ALTER TABLE item DROP COLUMN x"},
+			"ALTER TABLE item DROP COLUMN x",
+		},
 		"triggers and views": {
 			"CREATE VIEW v AS SELECT count(*) AS n FROM item",
 			"CREATE TRIGGER g AFTER INSERT ON item BEGIN UPDATE item SET v = 'seen' WHERE k = new.k; END", "INSERT INTO item VALUES (2, 'x')",
-			"SELECT n FROM v", "DROP TRIGGER g", "DROP VIEW v"},
+			"SELECT n FROM v", "DROP TRIGGER g", "DROP VIEW v",
+		},
 		"a rename with dependents": {
-			"CREATE VIEW v AS SELECT k FROM item", "ALTER TABLE item RENAME TO thing", "SELECT * FROM v", "ALTER TABLE thing RENAME TO item"},
+			"CREATE VIEW v AS SELECT k FROM item", "ALTER TABLE item RENAME TO thing", "SELECT * FROM v", "ALTER TABLE thing RENAME TO item",
+		},
 		"a temporary table":  {"CREATE TEMP TABLE t AS SELECT * FROM item", "DELETE FROM item", "INSERT INTO item SELECT * FROM t", "DROP TABLE t"},
 		"a recursive query":  {"WITH RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < 9) INSERT INTO item SELECT i, 'x' FROM n"},
 		"an upsert":          {"INSERT INTO item VALUES (1, 'x') ON CONFLICT (k) DO UPDATE SET v = excluded.v RETURNING k, v"},
@@ -393,7 +398,7 @@ func TestAnActionLeavesNothingOpen(t *testing.T) {
 	if err := s.run(actionStep(0, func(tx *Tx) error {
 		kept = tx
 		var err error
-		if rows, err = tx.QueryContext(context.Background(), "SELECT k FROM item"); err != nil { //nolint:rowserrcheck // left open on purpose
+		if rows, err = tx.QueryContext(context.Background(), "SELECT k FROM item"); err != nil { //nolint:rowserrcheck,sqlclosecheck // left open on purpose
 			return err
 		}
 		if !rows.Next() {

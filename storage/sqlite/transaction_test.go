@@ -219,7 +219,7 @@ func TestNoStatementScansATableThatGrowsWithTenants(t *testing.T) {
 				t.Errorf("%s: %s", name, detail)
 			}
 		}
-		if err := rows.Close(); err != nil {
+		if err := errors.Join(rows.Err(), rows.Close()); err != nil { //nolint:sqlclosecheck // one after the other
 			t.Fatal(err)
 		}
 	}

@@ -200,8 +200,10 @@ var guards = []test{
 			t.Errorf("%s rows of another tenant", n)
 		}
 		// An alias that happens to be another tenant's schema is none.
-		statements, err := plan.Split(tenant.Postgres, plan.Source{File: "alias.sql",
-			Text: "INSERT INTO " + a.table + " SELECT " + theirs + ".k, 'x' FROM (SELECT 7 AS k) " + theirs})
+		statements, err := plan.Split(tenant.Postgres, plan.Source{
+			File: "alias.sql",
+			Text: "INSERT INTO " + a.table + " SELECT " + theirs + ".k, 'x' FROM (SELECT 7 AS k) " + theirs,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

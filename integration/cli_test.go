@@ -13,8 +13,8 @@ import (
 	"github.com/belayhq/belay/tenant"
 )
 
-// fleet is a folder with a control database and tenants, worked on by the command line itself.
-type fleet struct {
+// cliFleet is a folder with a control database and tenants, worked on by the command line itself.
+type cliFleet struct {
 	t       *testing.T
 	dir     string
 	change  string
@@ -23,18 +23,18 @@ type fleet struct {
 	before  []string
 }
 
-const fleetSize = 6
+const cliFleetSize = 6
 
 // onBothFleets runs a test on a fleet of SQLite files, and on one of schemas in a PostgreSQL that is the control database too.
-func onBothFleets(t *testing.T, test func(t *testing.T, f *fleet)) {
+func onBothFleets(t *testing.T, test func(t *testing.T, f *cliFleet)) {
 	t.Helper()
-	t.Run("postgres", func(t *testing.T) { t.Parallel(); test(t, newFleet(t, tenant.Postgres)) })
-	t.Run("sqlite", func(t *testing.T) { t.Parallel(); test(t, newFleet(t, tenant.SQLite)) })
+	t.Run("postgres", func(t *testing.T) { t.Parallel(); test(t, newCLIFleet(t, tenant.Postgres)) })
+	t.Run("sqlite", func(t *testing.T) { t.Parallel(); test(t, newCLIFleet(t, tenant.SQLite)) })
 }
 
-func newFleet(t *testing.T, d tenant.Dialect) *fleet {
+func newCLIFleet(t *testing.T, d tenant.Dialect) *cliFleet {
 	t.Helper()
-	f := &fleet{t: t, dir: t.TempDir()}
+	f := &cliFleet{t: t, dir: t.TempDir()}
 	w := &world{t: t}
 	f.change = w.change(map[string]string{
 		"change.yaml": `version: 1
@@ -63,14 +63,14 @@ steps:
 	} else {
 		f.must("init", ".")
 	}
-	for i := range fleetSize {
+	for i := range cliFleetSize {
 		f.add(d, url, fmt.Sprintf("tenant-%d", i+1))
 	}
 	return f
 }
 
 // add makes a tenant with some data and registers it.
-func (f *fleet) add(d tenant.Dialect, url, name string) {
+func (f *cliFleet) add(d tenant.Dialect, url, name string) {
 	f.t.Helper()
 	w := &world{t: f.t, dialect: d}
 	if d == tenant.Postgres {
@@ -91,7 +91,7 @@ func (f *fleet) add(d tenant.Dialect, url, name string) {
 }
 
 // belay is the command line in the fleet's folder; point names a failpoint.
-func (f *fleet) belay(point string, args ...string) *child {
+func (f *cliFleet) belay(point string, args ...string) *child {
 	f.t.Helper()
 	path, err := belay()
 	check(f.t, err)
@@ -102,20 +102,20 @@ func (f *fleet) belay(point string, args ...string) *child {
 }
 
 // runs runs a command and returns its exit code and what it printed.
-func (f *fleet) runs(args ...string) (code int, stdout, stderr string) {
+func (f *cliFleet) runs(args ...string) (code int, stdout, stderr string) {
 	f.t.Helper()
 	c := f.belay("", args...)
 	code = c.ended()
 	return code, c.stdout.String(), c.stderr.String()
 }
 
-func (f *fleet) must(args ...string) string {
+func (f *cliFleet) must(args ...string) string {
 	f.t.Helper()
 	return f.exits(0, args...)
 }
 
 // exits demands an exit code and returns what the command printed.
-func (f *fleet) exits(want int, args ...string) string {
+func (f *cliFleet) exits(want int, args ...string) string {
 	f.t.Helper()
 	code, stdout, stderr := f.runs(args...)
 	if code != want {
@@ -124,19 +124,19 @@ func (f *fleet) exits(want int, args ...string) string {
 	return stdout + stderr
 }
 
-func (f *fleet) apply(more ...string) []string {
+func (f *cliFleet) apply(more ...string) []string {
 	return append([]string{"apply", f.change, "--all", "-y", "-p", "2"}, more...)
 }
 
 // appliedOnce demands that every tenant has every effect exactly once.
-func (f *fleet) appliedOnce() {
+func (f *cliFleet) appliedOnce() {
 	f.t.Helper()
 	for i, w := range f.tenants {
 		equal(f.t, f.names[i], w.query("SELECT n FROM counter")+" "+w.query("SELECT count(*) FROM customer WHERE locale = 'en'"), "1 2")
 	}
 }
 
-func (f *fleet) asBefore() {
+func (f *cliFleet) asBefore() {
 	f.t.Helper()
 	for i, w := range f.tenants {
 		equal(f.t, f.names[i], w.dump(), f.before[i])
@@ -146,7 +146,7 @@ func (f *fleet) asBefore() {
 // The whole promise on one page: apply to a fleet, die at any moment, run the same command again, roll back. G2 G4 G6
 func TestAFleetKilledHalfWayIsHealedByTheSameCommandAndRollsBack(t *testing.T) {
 	t.Parallel()
-	onBothFleets(t, func(t *testing.T, f *fleet) {
+	onBothFleets(t, func(t *testing.T, f *cliFleet) {
 		for _, point := range []string{failpoint.AfterAcquire + "#3", failpoint.AfterCheckpoint + "#4", failpoint.BeforeCheckpoint + "#8"} {
 			c := f.belay(point, f.apply()...)
 			if !c.reached() {
@@ -174,7 +174,7 @@ func TestAFleetKilledHalfWayIsHealedByTheSameCommandAndRollsBack(t *testing.T) {
 	})
 }
 
-func (f *fleet) expire() {
+func (f *cliFleet) expire() {
 	f.t.Helper()
 	if f.tenants[0].dialect == tenant.Postgres {
 		f.tenants[0].expire()
@@ -190,7 +190,7 @@ func (f *fleet) expire() {
 // Two processes given the same tenants share the work: each plan runs once, and neither sees an error.
 func TestTwoProcessesShareAFleet(t *testing.T) {
 	t.Parallel()
-	onBothFleets(t, func(t *testing.T, f *fleet) {
+	onBothFleets(t, func(t *testing.T, f *cliFleet) {
 		first := f.belay(failpoint.BeforeCheckpoint+"#2", f.apply()...)
 		if !first.reached() {
 			t.Fatal("never passed")
@@ -209,7 +209,7 @@ func TestTwoProcessesShareAFleet(t *testing.T) {
 // A tenant that someone else works on is exit 5, and the message says who, whether alive, and how it heals.
 func TestABusyTenantIsItsOwnExitCode(t *testing.T) {
 	t.Parallel()
-	onBothFleets(t, func(t *testing.T, f *fleet) {
+	onBothFleets(t, func(t *testing.T, f *cliFleet) {
 		holder := f.belay(failpoint.AfterAcquire, "apply", f.change, "-t", "tenant-1", "-y")
 		if !holder.reached() {
 			t.Fatal("never passed")
@@ -227,7 +227,7 @@ func TestABusyTenantIsItsOwnExitCode(t *testing.T) {
 // The first signal stops at the next checkpoint, with its own exit code, a true status and free locks.
 func TestASignalStopsAFleetAtTheNextCheckpoint(t *testing.T) {
 	t.Parallel()
-	onBothFleets(t, func(t *testing.T, f *fleet) {
+	onBothFleets(t, func(t *testing.T, f *cliFleet) {
 		c := f.belay(failpoint.AfterCheckpoint+"#4", f.apply("-p", "1")...)
 		if !c.reached() {
 			t.Fatal("never passed")
@@ -250,7 +250,7 @@ func TestASignalStopsAFleetAtTheNextCheckpoint(t *testing.T) {
 // Several names for one tenant, a tenant that fails: the others are applied, and the exit code says which case it is. G3
 func TestOneBadTenantDoesNotStopTheOthers(t *testing.T) {
 	t.Parallel()
-	onBothFleets(t, func(t *testing.T, f *fleet) {
+	onBothFleets(t, func(t *testing.T, f *cliFleet) {
 		f.tenants[2].exec("DROP TABLE counter")
 		out := f.exits(4, f.apply()...)
 		for _, part := range []string{"tenant-3", "0001-locale", "step count", "count.up.sql:1", "counter", "column, fill", "belay rollback 0001-locale", "belay apply"} {
