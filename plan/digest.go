@@ -64,8 +64,12 @@ func DecodeChange(data []byte) (*Change, error) {
 		return nil, fmt.Errorf("decode change %s: %w: version %d", c.ID, ErrUnsupported, c.Version)
 	}
 	for i := range c.Steps {
-		if err := c.Steps[i].supported(); err != nil {
-			return nil, fmt.Errorf("decode change %s: step %s: %w", c.ID, c.Steps[i].ID, err)
+		s := &c.Steps[i]
+		if err := s.supported(); err != nil {
+			return nil, fmt.Errorf("decode change %s: step %s: %w", c.ID, s.ID, err)
+		}
+		if s.Action != nil {
+			s.Action.Args = canonicalArgs(s.Action.Args)
 		}
 	}
 	return &c, nil
@@ -84,7 +88,6 @@ func (s *Step) supported() error {
 		if args := bytes.TrimSpace(s.Action.Args); len(args) > 0 && args[0] != '{' {
 			return errors.New("arguments that are not a JSON object")
 		}
-		s.Action.Args = canonicalArgs(s.Action.Args)
 	default:
 		return fmt.Errorf("%w: kind %q", ErrUnsupported, s.Kind)
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -60,6 +62,16 @@ type applyFlags struct {
 	detailed          bool
 }
 
+// repeated lists the flags that the same apply needs again.
+func (f *applyFlags) repeated() []string {
+	return flagsGiven(map[string]bool{"--allow-irreversible": f.allowIrreversible, "--repin": f.repin, "--retry": f.retry})
+}
+
+// flagsGiven returns the flags that are set, in alphabetical order.
+func flagsGiven(flags map[string]bool) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(flags)), func(flag string) bool { return !flags[flag] })
+}
+
 func (p *program) applyCommand() *cobra.Command {
 	var f applyFlags
 	cmd := &cobra.Command{
@@ -109,7 +121,7 @@ func (p *program) apply(cmd *cobra.Command, arg string, f applyFlags) error {
 	if err := s.applicable(arg, change, tenants, f.allowIrreversible); err != nil {
 		return err
 	}
-	if err := s.startEngine(); err != nil {
+	if err := s.startEngineFor(tenants); err != nil {
 		return err
 	}
 	if !f.yes {
@@ -117,12 +129,9 @@ func (p *program) apply(cmd *cobra.Command, arg string, f applyFlags) error {
 			return err
 		}
 	}
-	if err := s.control.PutChange(ctx, change); err != nil {
-		return fmt.Errorf("register change %s: %w", change.ID, err)
-	}
 	o := operation{
-		session: s, command: render.Command{Name: "apply", Argument: arg, Change: change.ID}, digest: change.Digest(),
-		tenants: tenants, verbose: f.verbose, detailed: f.detailed,
+		session: s, command: render.Command{Name: "apply", Argument: arg, Change: change.ID, Flags: f.repeated()},
+		register: change, tenants: tenants, verbose: f.verbose, detailed: f.detailed,
 	}
 	opts := engine.ApplyOptions{
 		LockTimeout: wait, Timeout: f.timeout, AllowIrreversible: f.allowIrreversible, Retry: f.retry, Repin: f.repin,
@@ -138,7 +147,7 @@ func (s *session) applicable(arg string, change *plan.Change, tenants *chosen, a
 		return fail(exitRefused, "change %s: %w; actions are registered by the program that embeds belay, this one has none", change.ID, err)
 	}
 	var problems []error
-	for _, dialect := range tenants.Dialects {
+	for _, dialect := range tenants.dialects() {
 		if _, err := change.Compile(dialect); err != nil {
 			problems = append(problems, fmt.Errorf("change %s is not valid on %s:\n%w", change.ID, dialect, err))
 		}

@@ -90,8 +90,8 @@ func TestOneBadTenantDoesNotStopTheOthersUnlessAsked(t *testing.T) {
 	path := w.customers("rollback")
 	r := w.want(exitFailed, "apply", path, "--all", "-y", "-p", "1", "--max-failures", "0", "-o", "json")
 	report := decode[render.Report](t, r.stdout)
-	if report.Summary.Failed != 1 || report.Summary.Skipped < 2 {
-		t.Errorf("with --max-failures 0: %+v", report.Summary)
+	if report.Summary.Failed != 1 || report.Summary.Skipped != 3 {
+		t.Errorf("with --max-failures 0, one at a time: %+v", report.Summary)
 	}
 	r = w.want(exitFailed, "apply", path, "--all", "-y", "-o", "json")
 	report = decode[render.Report](t, r.stdout)
@@ -119,6 +119,45 @@ func TestAnEditedChangeIsRefusedWithBothDigests(t *testing.T) {
 	w.ok("apply", path, "--all", "-y")
 }
 
+func TestAnEditThatEveryTenantRefusesDoesNotTakeTheID(t *testing.T) {
+	t.Parallel()
+	w := fleet(t, "acme", "bolt")
+	path := w.customers("stop")
+	edit := func() {
+		w.write(path+"/fill.up.sql", "INSERT INTO customer (id, name) VALUES (1, 'Ada'), (2, 'Barbara');\n")
+	}
+	w.ok("apply", path, "-t", "acme", "-y")
+	edit()
+	w.want(exitRefused, "apply", path, "-t", "acme", "-y")
+	w.ok("apply", "0001-customer", "--all", "-y")
+	if name := w.scalar("bolt", "SELECT name FROM customer WHERE id = 2"); name != "Grace" {
+		t.Errorf("the id means the edit that was refused: bolt has %s", name)
+	}
+
+	w.ok("rollback", "0001-customer", "-t", "bolt", "-y")
+	w.want(exitRefused, "apply", path, "--all", "-y") // bolt takes the edit, acme does not
+	w.ok("rollback", "0001-customer", "-t", "bolt", "-y")
+	w.ok("apply", "0001-customer", "-t", "bolt", "-y")
+	if name := w.scalar("bolt", "SELECT name FROM customer WHERE id = 2"); name != "Barbara" {
+		t.Errorf("the id does not mean the edit that was taken: bolt has %s", name)
+	}
+}
+
+func TestAResolveTakesTheIDLikeAnApply(t *testing.T) {
+	t.Parallel()
+	w := fleet(t, "acme", "bolt")
+	path := w.customers("stop")
+	w.ok("apply", path, "-t", "acme", "-y")
+	w.write(path+"/fill.up.sql", "INSERT INTO customer (id, name) VALUES (1, 'Ada'), (2, 'Barbara');\n")
+	w.ok("lock", "hold", "bolt", "--reason", "by hand")
+	w.want(exitLocked, "resolve", "bolt", path, "--as", "applied", "--reason", "by hand", "--lock-timeout", "0")
+	contains(t, w.ok("apply", "0001-customer", "-t", "acme", "-y").stdout, "1 already applied")
+	w.ok("lock", "release", "bolt")
+	w.ok("resolve", "bolt", path, "--as", "applied", "--reason", "by hand")
+	contains(t, w.ok("apply", "0001-customer", "-t", "bolt", "-y").stdout, "1 already applied")
+	w.want(exitRefused, "apply", "0001-customer", "-t", "acme", "-y")
+}
+
 func TestNewerChangesAreInTheWayOfARollback(t *testing.T) {
 	t.Parallel()
 	w := fleet(t, "acme")
@@ -128,7 +167,7 @@ func TestNewerChangesAreInTheWayOfARollback(t *testing.T) {
 		"up.sql":      "CREATE TABLE note (id integer);", "down.sql": "DROP TABLE note;",
 	})
 	r := w.want(exitRefused, "apply", second, "--all", "-y")
-	contains(t, r.stderr, "requires 0001-customer", "belay apply 0001-customer -t acme")
+	contains(t, r.stderr, "requires 0001-customer", "belay apply changes/0001-customer -t acme")
 	w.ok("apply", first, "--all", "-y")
 	w.ok("apply", second, "--all", "-y")
 

@@ -85,7 +85,7 @@ func (p *program) validate(paths, on []string) error {
 		}
 	}
 	d.Valid = len(d.Problems) == 0
-	err := p.print(d, func() error {
+	err := p.show(d, func() error {
 		_, err := io.WriteString(p.stdout, d.text())
 		return err
 	})
@@ -168,7 +168,7 @@ func (p *program) changeShowCommand() *cobra.Command {
 				return err
 			}
 			d := newChangeDocument(change)
-			return p.print(d, func() error { return d.write(p.stdout) })
+			return p.show(d, func() error { return d.write(p.stdout) })
 		},
 	}
 }

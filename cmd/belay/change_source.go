@@ -8,12 +8,17 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/belayhq/belay/engine"
+	"github.com/belayhq/belay/internal/render"
 	"github.com/belayhq/belay/plan"
 )
 
-const changeFile = "change.yaml"
+const (
+	changeFile      = "change.yaml"
+	registerTimeout = 10 * time.Second
+)
 
 // namesPath reports whether a change was given as a path: it holds a "/" or names a directory here. Else it is an id.
 func (p *program) namesPath(arg string) bool {
@@ -37,6 +42,76 @@ func (s *session) findChange(ctx context.Context, arg string) (*plan.Change, err
 	return change, err
 }
 
+// registerNew registers a change whose id is not known yet. It reports whether the id is known and means another change:
+// what an edit under the same id comes to is only known when some tenant has taken it.
+func (s *session) registerNew(ctx context.Context, change *plan.Change) (edited bool, err error) {
+	known, err := s.control.ChangeByID(ctx, change.ID)
+	switch {
+	case err == nil:
+		return known.Digest() != change.Digest(), nil
+	case !errors.Is(err, engine.ErrChangeUnknown):
+		return false, err
+	}
+	return false, registering(change, s.control.PutChange(ctx, change))
+}
+
+// registerEdit makes an id mean the edit from now on. It outlives a signal: a tenant has the edit already.
+func (s *session) registerEdit(ctx context.Context, change *plan.Change) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), registerTimeout)
+	defer cancel()
+	return registering(change, s.control.PutChange(ctx, change))
+}
+
+func registering(change *plan.Change, err error) error {
+	if err != nil {
+		return fmt.Errorf("register change %s: %w", change.ID, err)
+	}
+	return nil
+}
+
+// elsewhere returns a function that tells how to name other changes than the one that was given, on the command line: by
+// id where they are registered, else by path, beside the one that was given if there is such a folder.
+func (s *session) elsewhere(ctx context.Context, given string) func(id string) string {
+	names := map[string]string{}
+	return func(id string) string {
+		name, known := names[id]
+		if !known {
+			name = s.nameChange(ctx, given, id)
+			names[id] = name
+		}
+		return name
+	}
+}
+
+func (s *session) nameChange(ctx context.Context, given, id string) string {
+	if _, err := s.control.ChangeByID(ctx, id); !errors.Is(err, engine.ErrChangeUnknown) {
+		return id
+	}
+	if s.namesPath(given) {
+		beside := filepath.Join(changeFolder(given), "..", id)
+		if change, err := plan.Load(s.path(beside)); err == nil && change.ID == id {
+			return asPath(beside)
+		}
+	}
+	return "PATH/TO/" + id
+}
+
+// asPath makes a path that cannot be taken for an id.
+func asPath(path string) string {
+	if strings.ContainsRune(path, filepath.Separator) {
+		return path
+	}
+	return "." + string(filepath.Separator) + path
+}
+
+// changeFolder is the folder that an argument names: its change.yaml is accepted for the folder.
+func changeFolder(arg string) string {
+	if filepath.Base(arg) == changeFile {
+		return filepath.Dir(arg)
+	}
+	return filepath.Clean(arg)
+}
+
 // changeID returns the id that an argument means, for commands that need no files. A folder that cannot be read is no
 // reason not to roll back.
 func (p *program) changeID(arg string) (string, error) {
@@ -53,16 +128,13 @@ func (p *program) changeID(arg string) (string, error) {
 	return arg, nil
 }
 
-// loadChange reads the change in a folder; its change.yaml is accepted for the folder.
+// loadChange reads the change in a folder.
 func (p *program) loadChange(arg string) (*plan.Change, error) {
-	dir := arg
-	if filepath.Base(dir) == changeFile {
-		dir = filepath.Dir(dir)
-	}
+	dir := changeFolder(arg)
 	change, err := plan.Load(p.path(dir))
 	if errors.Is(err, fs.ErrNotExist) {
 		if several := p.changesIn(dir); len(several) > 0 {
-			f := fail(exitUsage, "%s holds %d changes: a directory of changes is not supported yet, name one of them", arg, len(several))
+			f := fail(exitUsage, "%s holds %s: a directory of changes is not supported yet, name one of them", arg, render.Plural(len(several), "change"))
 			return nil, f.advise(filepath.Join(dir, several[0]), "for one")
 		}
 	}

@@ -23,6 +23,10 @@ const (
 	defaultDatabaseURL = "sqlite://.belay/control.db"
 	defaultWorkers     = 8
 	maxWorkers         = 1000
+	// defaultMaxConnections is enough for 64 workers, each on a database of its own.
+	defaultMaxConnections = 200
+	minMaxConnections     = 10
+	maxMaxConnections     = 100_000
 )
 
 // globalFlags are the flags of every command.
@@ -31,6 +35,7 @@ type globalFlags struct {
 	databaseURL string
 	lease       string
 	workers     string
+	connections string
 	output      string
 	logLevel    string
 }
@@ -45,8 +50,10 @@ type settings struct {
 	DefaultDatabase bool
 	Lease           time.Duration
 	Workers         int
-	Format          format
-	LogLevel        zerolog.Level
+	// MaxConnections bounds the connections to all databases together.
+	MaxConnections int
+	Format         format
+	LogLevel       zerolog.Level
 }
 
 // format is how data is written.
@@ -63,6 +70,7 @@ type configDocument struct {
 	DatabaseURL string `yaml:"database_url"`
 	Lease       string `yaml:"lease"`
 	Workers     string `yaml:"workers"`
+	Connections string `yaml:"max_connections"`
 	Output      string `yaml:"output"`
 	LogLevel    string `yaml:"log_level"`
 }
@@ -102,9 +110,10 @@ func (p *program) loadSettings(flags *pflag.FlagSet) (settings, error) {
 	if s.DatabaseURL == "" {
 		s.DatabaseURL, s.DefaultDatabase = defaultDatabaseURL, true
 	}
-	var problems [4]error
+	var problems [5]error
 	s.Lease, problems[0] = parseLease(pick("lease", p.flags.lease, "BELAY_LEASE", doc.Lease))
 	s.Workers, problems[1] = parseWorkers(pick("workers", p.flags.workers, "BELAY_WORKERS", doc.Workers))
+	s.MaxConnections, problems[4] = parseConnections(pick("max-connections", p.flags.connections, "BELAY_MAX_CONNECTIONS", doc.Connections))
 	s.Format, problems[2] = parseFormat(pick("output", p.flags.output, "BELAY_OUTPUT", doc.Output))
 	s.LogLevel, problems[3] = parseLogLevel(pick("log-level", p.flags.logLevel, "BELAY_LOG_LEVEL", doc.LogLevel))
 	return s, errors.Join(problems[:]...)
@@ -177,6 +186,17 @@ func parseWorkers(o origin) (int, error) {
 	n, err := strconv.Atoi(o.value)
 	if err != nil || n < 1 || n > maxWorkers {
 		return 0, fmt.Errorf("%s: workers is %q, it must be a number from 1 to %d", o.from, o.value, maxWorkers)
+	}
+	return n, nil
+}
+
+func parseConnections(o origin) (int, error) {
+	if o.value == "" {
+		return defaultMaxConnections, nil
+	}
+	n, err := strconv.Atoi(o.value)
+	if err != nil || n < minMaxConnections || n > maxMaxConnections {
+		return 0, fmt.Errorf("%s: max connections is %q, it must be a number from %d to %d", o.from, o.value, minMaxConnections, maxMaxConnections)
 	}
 	return n, nil
 }

@@ -78,7 +78,7 @@ func (p *program) dbCommandFor(verb, short, long, example string, m missing,
 			}
 			problems = append(problems, s.eachDatabase(ctx, tenants, &d, do))
 		}
-		return errors.Join(append([]error{s.print(d, func() error { return d.write(s) })}, problems...)...)
+		return errors.Join(append([]error{s.show(d, func() error { return d.write(s) })}, problems...)...)
 	}
 	return cmd
 }
@@ -141,6 +141,8 @@ func (d *dbDocument) write(s *session) error {
 			note = fmt.Sprintf("brought from version %d", one.From)
 		case one.To == 0:
 			note = "no tables yet: the first write makes them"
+		case one.To > d.Version:
+			note = fmt.Sprintf("made by a newer belay: this one knows version %d and refuses to write", d.Version)
 		case one.To < d.Version:
 			note = fmt.Sprintf("this binary has version %d: the next write or belay db migrate updates them", d.Version)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/belayhq/belay/internal/render"
 	"github.com/belayhq/belay/plan"
 	"github.com/belayhq/belay/sitelock"
+	"github.com/belayhq/belay/storage"
 )
 
 // The exit codes. Of several, a signal's counts first, then 6, 4, 3, 1, 8, 5, 2.
@@ -86,7 +87,7 @@ func codeOf(err error) int {
 	_, invalid := errors.AsType[*plan.InvalidError](err)
 	_, busy := errors.AsType[*sitelock.LockBusyError](err)
 	switch {
-	case refused, invalid, errors.Is(err, plan.ErrDigestMismatch):
+	case refused, invalid, errors.Is(err, plan.ErrDigestMismatch), untouchable(err):
 		return exitRefused
 	case busy:
 		return exitLocked
@@ -94,6 +95,12 @@ func codeOf(err error) int {
 		return exitCancelled
 	}
 	return exitError
+}
+
+// untouchable reports a database that this binary must leave as it is.
+func untouchable(err error) bool {
+	return errors.Is(err, engine.ErrNewerSchema) || errors.Is(err, sitelock.ErrNewerBinary) || errors.Is(err, sitelock.ErrScopeTaken) ||
+		errors.Is(err, sitelock.ErrRemoved) || errors.Is(err, storage.ErrNoScope)
 }
 
 // tell writes an error with its advice.

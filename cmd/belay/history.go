@@ -74,7 +74,7 @@ func (s *session) history(ctx context.Context, tenants *chosen, limit int) error
 		one.AddTo(table)
 	}
 	if s.settings.Format != formatLines {
-		if err := s.print(document, func() error { return table.Write(s.stdout) }); err != nil {
+		if err := s.show(document, func() error { return table.Write(s.stdout) }); err != nil {
 			return err
 		}
 	}

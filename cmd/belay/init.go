@@ -24,6 +24,9 @@ database_url: %s
 
 # How many tenants are worked on at once.
 # workers: 8
+
+# How many connections one process opens at most, to all databases together.
+# max_connections: 200
 `
 
 // initDocument is what belay init made or found.
@@ -87,7 +90,7 @@ func (p *program) init(cmd *cobra.Command, dir string) error {
 		return fmt.Errorf("control database: %w", err)
 	}
 	document := initDocument{render.Schema("init"), file, target.String()}
-	return s.print(document, func() error {
+	return s.show(document, func() error {
 		_, err := fmt.Fprintf(s.stdout, "settings:         %s\ncontrol database: %s\n", render.Clean(file), render.Clean(target.String()))
 		return err
 	})

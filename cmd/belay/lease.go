@@ -32,7 +32,7 @@ func (p *program) leaseListCommand() *cobra.Command {
 			return err
 		}
 		document := render.NewLeases(leases)
-		return s.print(document, func() error {
+		return s.show(document, func() error {
 			table := render.NewTable("LEASE", "STATE", "FENCE", "HOST", "PID", "SINCE", "EXPIRES")
 			for _, l := range leases {
 				host, pid := l.Host, ""

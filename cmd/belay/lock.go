@@ -90,7 +90,7 @@ func (p *program) locks(cmd *cobra.Command, sel *selection, wanted func(sitelock
 			table.Add(one.Tenant.Name, string(one.Lock.Kind()), fmt.Sprint(one.Lock.Fence), render.Holder(one.Lock))
 		}
 	}
-	if err := s.print(document, func() error { return table.Write(s.stdout) }); err != nil {
+	if err := s.show(document, func() error { return table.Write(s.stdout) }); err != nil {
 		return err
 	}
 	return errors.Join(unreadable...)
@@ -197,7 +197,7 @@ func (s *session) changeLocks(ctx context.Context, verb string, tenants *chosen,
 			problems = append(problems, fmt.Errorf("tenant %s: %w", t.Name, err))
 		}
 	}
-	if err := s.print(document, func() error { return table.Write(s.stdout) }); err != nil {
+	if err := s.show(document, func() error { return table.Write(s.stdout) }); err != nil {
 		return err
 	}
 	return errors.Join(problems...)

@@ -7,7 +7,6 @@ import (
 	"github.com/belayhq/belay/plan"
 	"github.com/belayhq/belay/sitelock"
 	"github.com/belayhq/belay/storage"
-	"github.com/belayhq/belay/tenant"
 )
 
 func TestAHoldKeepsEveryoneOffAndSaysWhy(t *testing.T) {
@@ -33,7 +32,7 @@ func (w *world) abandon(name, path string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	id := tenant.ID(decode[render.TenantList](w.t, w.ok("tenant", "show", name, "-o", "json").stdout).Tenants[0].TenantID)
+	id := decode[render.TenantList](w.t, w.ok("tenant", "show", name, "-o", "json").stdout).Tenants[0].TenantID
 	w.inTarget(name, func(db storage.Database) error {
 		_, err := db.Acquire(w.t.Context(), sitelock.Request{
 			Tenant: id, Holder: sitelock.NewHolderID(), Process: sitelock.Process{Host: "host-7", PID: 4711}, Operation: sitelock.OpApply,
@@ -58,9 +57,10 @@ func TestALiveHolderIsNamedAndWaitedFor(t *testing.T) {
 	r = w.want(exitLocked, "apply", path, "--all", "-y", "--lock-timeout", "300ms")
 	contains(t, r.stderr, "acme: waiting until", "apply of 0001-customer on host-7 (pid 4711, alive) since", "lapses at")
 	status := decode[render.Status](t, w.ok("status", "-o", "json").stdout).Tenants[0]
-	if status.Lock.State != sitelock.Running || status.Plans[0].RecoversTo != nil {
+	if status.Lock.State != sitelock.Running || status.Plans[0].RecoversTo != nil || len(status.Attention) > 0 {
 		t.Errorf("a live holder's tenant is %+v", status)
 	}
+	contains(t, w.ok("status").stdout, "acme", "running", "apply of 0001-customer on host-7 (pid 4711, alive)")
 }
 
 func TestAnAbandonedPlanIsShownAndHealed(t *testing.T) {

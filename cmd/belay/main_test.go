@@ -31,6 +31,8 @@ type world struct {
 	terminal bool
 	stdin    string
 	signals  chan os.Signal
+	// url is that of the control database, where it is a PostgreSQL.
+	url string
 }
 
 func newWorld(t *testing.T) *world {

@@ -19,9 +19,10 @@ import (
 type operation struct {
 	session *session
 	command render.Command
-	digest  plan.Digest
-	tenants *chosen
-	verbose bool
+	// register is the change to register in the control database; nil if there is none.
+	register *plan.Change
+	tenants  *chosen
+	verbose  bool
 	// detailed turns work that is left into exit code 2.
 	detailed bool
 
@@ -30,6 +31,8 @@ type operation struct {
 	report   render.Report
 	table    *render.Table
 	problems []render.Problem
+	// taken says that some tenant was given the change.
+	taken bool
 	// untold counts the problems beyond those kept.
 	untold int
 }
@@ -49,8 +52,15 @@ func (o *operation) run(ctx context.Context, do work) error {
 	s := o.session
 	o.names = render.NewTenants()
 	o.table = render.NewTable("TENANT", "RESULT", "STEPS", "TIME")
-	o.report = render.Report{
-		Schema: render.Schema(o.command.Name), Change: o.command.Change, Digest: o.digest, Tenants: []render.TenantResult{},
+	o.report = render.Report{Schema: render.Schema(o.command.Name), Change: o.command.Change, Tenants: []render.TenantResult{}}
+	o.command.Elsewhere = s.elsewhere(ctx, o.command.Argument)
+	edited := false
+	if o.register != nil {
+		o.report.Digest = o.register.Digest()
+		var err error
+		if edited, err = s.registerNew(ctx, o.register); err != nil {
+			return err
+		}
 	}
 	watcher := o.newWatcher()
 	s.watcher = named{watcher, o.names}
@@ -61,6 +71,9 @@ func (o *operation) run(ctx context.Context, do work) error {
 	s.watcher = nil
 	if err != nil && ctx.Err() != nil {
 		err = nil // the tenants that were not listed are as if they had not been selected: the signal says why
+	}
+	if edited && o.taken {
+		err = errors.Join(err, s.registerEdit(ctx, o.register))
 	}
 	return errors.Join(o.tell(), o.ending(err))
 }
@@ -105,6 +118,7 @@ func (o *operation) result(r engine.Result) {
 	o.session.watcher.Result(r)
 	o.report.Summary.Selected++
 	o.report.Summary.Count(r.Verdict)
+	o.taken = o.taken || takes(r)
 	switch o.session.settings.Format {
 	case formatJSON:
 		o.report.Tenants = append(o.report.Tenants, render.NewTenantResult(r))
@@ -134,6 +148,20 @@ func worthShowing(v engine.Verdict) bool {
 		engine.VerdictPartial, engine.VerdictBusy, engine.VerdictCancelled, engine.VerdictRefused:
 	}
 	return true
+}
+
+// takes reports whether a tenant was given the change, whatever then came of it.
+func takes(r engine.Result) bool {
+	if _, refused := errors.AsType[*engine.RefusedError](r.Err); refused {
+		return false
+	}
+	switch r.Verdict {
+	case engine.VerdictApplied, engine.VerdictFailed, engine.VerdictPartial, engine.VerdictCancelled, engine.VerdictResolved:
+		return r.Plan != ""
+	case engine.VerdictAlreadyApplied, engine.VerdictRolledBack, engine.VerdictAlreadyRolledBack, engine.VerdictVerified,
+		engine.VerdictBusy, engine.VerdictRefused, engine.VerdictSkipped:
+	}
+	return false
 }
 
 // tell writes the results.

@@ -13,6 +13,7 @@ func schemas(t *testing.T, names ...string) *world {
 	t.Helper()
 	url := postgrestest.URL(t)
 	w := newWorld(t)
+	w.url = url
 	w.ok("init", "--database-url", url)
 	for _, name := range names {
 		w.ok("tenant", "add", name, withSchema(url, name), "--create")
@@ -59,8 +60,7 @@ func TestAFailedStepOnPostgreSQLShowsNoValue(t *testing.T) {
 func TestASchemaThatIsMissingIsNamed(t *testing.T) {
 	t.Parallel()
 	w := schemas(t)
-	url := postgrestest.URL(t)
-	r := w.want(exitRefused, "tenant", "add", "acme", withSchema(url, "acme"))
+	r := w.want(exitRefused, "tenant", "add", "acme", withSchema(w.url, "acme"))
 	contains(t, r.stderr, "no such schema", "--create")
 }
 

@@ -73,10 +73,13 @@ func (p *program) resolve(cmd *cobra.Command, args []string, f resolveFlags) err
 	if err != nil {
 		return err
 	}
-	if err := s.startEngine(); err != nil {
+	if err := s.startEngineFor(tenants); err != nil {
 		return err
 	}
 	o := operation{session: s, command: render.Command{Name: "resolve", Argument: args[0], Change: id}, tenants: tenants}
+	if s.namesPath(args[0]) {
+		o.register = change
+	}
 	opts := engine.ResolveOptions{As: truth, Reason: f.reason, Change: change, LockTimeout: wait}
 	pool := engine.PoolOptions{Workers: p.settings.Workers}
 	return o.run(ctx, func(ctx context.Context, ts iter.Seq2[tenant.Tenant, error], report func(engine.Result)) error {
@@ -105,5 +108,5 @@ func (s *session) changeToResolve(ctx context.Context, arg string, truth engine.
 	if err != nil {
 		return "", nil, err
 	}
-	return change.ID, change, s.control.PutChange(ctx, change)
+	return change.ID, change, nil
 }

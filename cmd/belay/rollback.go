@@ -79,11 +79,15 @@ func (p *program) rollback(cmd *cobra.Command, args []string, f rollbackFlags) e
 			return err
 		}
 	}
-	if err := s.startEngine(); err != nil {
+	if err := s.startEngineFor(tenants); err != nil {
 		return err
 	}
 	o := operation{
-		session: s, command: render.Command{Name: "rollback", Argument: change, Change: change}, tenants: tenants, verbose: f.verbose,
+		session: s, tenants: tenants, verbose: f.verbose,
+		command: render.Command{
+			Name: "rollback", Argument: change, Change: change, To: f.to != "",
+			Flags: flagsGiven(map[string]bool{"--cascade": f.cascade, "--retry": f.retry}),
+		},
 	}
 	opts := engine.RollbackOptions{LockTimeout: wait, Timeout: f.timeout, Cascade: f.cascade, Retry: f.retry}
 	return o.run(ctx, func(ctx context.Context, ts iter.Seq2[tenant.Tenant, error], report func(engine.Result)) error {

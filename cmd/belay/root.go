@@ -44,6 +44,7 @@ func (p *program) rootCommand() *cobra.Command {
 	f.StringVar(&p.flags.config, "config", "", "read settings from `FILE` (default: the nearest belay.yaml, here or above)")
 	f.StringVar(&p.flags.databaseURL, "database-url", "", "control database `URL` (default "+defaultDatabaseURL+")")
 	f.StringVar(&p.flags.lease, "lease", "", "how long a lock lives without a renewal, a `DURATION` (default 60s)")
+	f.StringVar(&p.flags.connections, "max-connections", "", "open at most `N` connections to all databases together (default 200)")
 	f.StringVarP(&p.flags.output, "output", "o", "", "`FORMAT` of data on standard output: table, json or jsonl (default table)")
 	f.StringVar(&p.flags.logLevel, "log-level", "", "`LEVEL` of the log on standard error: trace, debug, info, warn, error or off (default warn)")
 	root.AddCommand(
@@ -86,7 +87,7 @@ func onlyCommands(cmd *cobra.Command, args []string) error {
 	cmd.SuggestionsMinimumDistance = 2
 	f := misuse("unknown command %q for %q", args[0], cmd.CommandPath())
 	for _, near := range cmd.SuggestionsFor(args[0]) {
-		f.advise(cmd.CommandPath()+" "+near, "may be what you mean")
+		f = f.advise(cmd.CommandPath()+" "+near, "may be what you mean")
 	}
 	return f.advise(cmd.CommandPath()+" --help", "lists the commands")
 }
@@ -96,7 +97,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	f := &failure{code: exitUsage, err: err}
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok && unknown.GetSpecifiedShortnames() == "" {
 		if near := nearestFlag(cmd, unknown.GetSpecifiedName()); near != "" {
-			f.advise("--"+near, "may be what you mean")
+			f = f.advise("--"+near, "may be what you mean")
 		}
 	}
 	return f.advise(cmd.CommandPath()+" --help", "lists the flags")
@@ -114,8 +115,8 @@ func nearestFlag(cmd *cobra.Command, name string) string {
 	return ""
 }
 
-// print writes data: the document as JSON, or the table.
-func (p *program) print(document any, table func() error) error {
+// show writes data: the document as JSON, or the table.
+func (p *program) show(document any, table func() error) error {
 	switch p.settings.Format {
 	case formatJSON:
 		return render.JSON(p.stdout, document)

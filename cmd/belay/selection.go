@@ -3,17 +3,17 @@ package main
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"iter"
+	"maps"
 	"os"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/belayhq/belay/storage"
+	"github.com/belayhq/belay/internal/render"
 	"github.com/belayhq/belay/tenant"
 )
 
@@ -48,14 +48,33 @@ func (sel *selection) given() bool {
 	return sel.all || len(sel.names) > 0 || len(sel.selectors) > 0 || sel.from != ""
 }
 
+// emptyFlag refuses a flag that was given nothing, as by a variable that is not set: it would select all, or exclude none.
+func (sel *selection) emptyFlag(cmd *cobra.Command) error {
+	for flag, value := range map[string]int{"tenant": len(sel.names), "exclude": len(sel.exclude), "tenants-from": len(sel.from)} {
+		if cmd.Flags().Changed(flag) && value == 0 {
+			return misuse("--%s is empty", flag)
+		}
+	}
+	return nil
+}
+
 // chosen is a selection that has been looked up.
 type chosen struct {
 	session *session
 	match   matcher
 	// Count of Total tenants are selected.
 	Count, Total int
-	// Dialects are those of the tenants selected.
-	Dialects []tenant.Dialect
+	// Databases counts the tenants selected by database.
+	Databases spread
+}
+
+// dialects are those of the tenants selected.
+func (c *chosen) dialects() []tenant.Dialect {
+	seen := map[tenant.Dialect]bool{}
+	for d := range c.Databases {
+		seen[d.dialect] = true
+	}
+	return slices.Sorted(maps.Keys(seen))
 }
 
 // matcher decides which tenants are selected.
@@ -88,6 +107,9 @@ func matchesAny(globs []string, name string) bool {
 // choose looks a selection up. A command that writes must be told which tenants; one that reads may be told none, and
 // means all, disabled ones included.
 func (s *session) choose(ctx context.Context, cmd *cobra.Command, sel *selection) (*chosen, error) {
+	if err := sel.emptyFlag(cmd); err != nil {
+		return nil, err
+	}
 	if !sel.given() {
 		return nil, misuse("no tenants are selected, and no command that writes defaults to all of them").
 			advise(cmd.CommandPath()+" … -t NAME", "selects tenants by name, -l 'ring=canary' by label, --tenants-from FILE from a list").
@@ -98,19 +120,31 @@ func (s *session) choose(ctx context.Context, cmd *cobra.Command, sel *selection
 	if err != nil {
 		return nil, err
 	}
-	c := &chosen{session: s, match: m}
+	c := &chosen{session: s, match: m, Databases: spread{}}
 	if err := c.count(ctx); err != nil {
 		return nil, err
 	}
-	s.say("%d of %d tenants selected", c.Count, c.Total)
+	s.say("%d of %s selected", c.Count, render.Plural(c.Total, "tenant"))
 	if sel.expectGiven && c.Count != sel.expect {
-		return nil, fail(exitRefused, "%d tenants are selected, --expect says %d: nothing was touched", c.Count, sel.expect)
+		return nil, fail(exitRefused, "%s selected, --expect says %d: nothing was touched", isOrAre(c.Count, "tenant"), sel.expect)
 	}
 	return c, nil
 }
 
+// isOrAre is a count with its noun and verb.
+func isOrAre(n int, noun string) string {
+	verb := " are"
+	if n == 1 {
+		verb = " is"
+	}
+	return render.Plural(n, noun) + verb
+}
+
 // chooseAny is choose for a command that only reads: without a selection it is about every tenant.
 func (s *session) chooseAny(ctx context.Context, cmd *cobra.Command, sel *selection) (*chosen, error) {
+	if err := sel.emptyFlag(cmd); err != nil {
+		return nil, err
+	}
 	if sel.given() || len(sel.exclude) > 0 {
 		sel.all = sel.all || !sel.given()
 		return s.choose(ctx, cmd, sel)
@@ -213,9 +247,7 @@ func (c *chosen) count(ctx context.Context) error {
 		}
 		if c.match.matches(t) {
 			c.Count++
-			if !slices.Contains(c.Dialects, t.Target.Dialect) {
-				c.Dialects = append(c.Dialects, t.Target.Dialect)
-			}
+			c.Databases.add(t.Target)
 		}
 	}
 	if len(unseen) > 0 {
@@ -226,11 +258,7 @@ func (c *chosen) count(ctx context.Context) error {
 
 func (c *chosen) unknown(unseen map[string]bool) error {
 	const shown = 10
-	names := make([]string, 0, len(unseen))
-	for name := range unseen {
-		names = append(names, name)
-	}
-	slices.Sort(names)
+	names := slices.Sorted(maps.Keys(unseen))
 	more := ""
 	if len(names) > shown {
 		more = fmt.Sprintf(" and %d more", len(names)-shown)
@@ -277,16 +305,4 @@ func (s *session) allTenants(ctx context.Context) iter.Seq2[tenant.Tenant, error
 			}
 		}
 	}
-}
-
-// tenantNamed returns one tenant.
-func (s *session) tenantNamed(ctx context.Context, name string) (tenant.Tenant, error) {
-	if err := tenant.ValidateName(name); err != nil {
-		return tenant.Tenant{}, &failure{code: exitUsage, err: err}
-	}
-	t, err := s.control.Tenant(ctx, name)
-	if errors.Is(err, storage.ErrNoTenant) {
-		return t, fail(exitRefused, "no tenant is called %s", name).advise("belay tenant list", "shows all of them")
-	}
-	return t, err
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -38,20 +39,33 @@ const (
 	createMissing
 )
 
-// open opens the control database.
+// open opens the control database, and makes a directory for work on one tenant after the other.
 func (p *program) open(ctx context.Context, m missing) (*session, error) {
 	s := &session{program: p, log: p.logger()}
-	directory, err := storage.NewDirectory(storage.DirectoryConfig{Log: s.log}, postgres.Driver(), sqlite.Driver())
-	if err != nil {
-		return nil, err
+	s.closers = append(s.closers, func() { s.directory.Close() })
+	err := s.useDirectory(connectionsFor(s.settings.MaxConnections, 1, nil))
+	if err == nil {
+		err = s.openControl(ctx, m)
 	}
-	s.directory = directory
-	s.closers = append(s.closers, directory.Close)
-	if err := s.openControl(ctx, m); err != nil {
+	if err != nil {
 		s.close()
 		return nil, err
 	}
 	return s, nil
+}
+
+// useDirectory opens tenants' databases within these bounds from now on. None may be in use.
+func (s *session) useDirectory(cfg storage.DirectoryConfig) error {
+	cfg.Log = s.log
+	directory, err := storage.NewDirectory(cfg, postgres.Driver(), sqlite.Driver())
+	if err != nil {
+		return err
+	}
+	if s.directory != nil {
+		s.directory.Close()
+	}
+	s.directory = directory
+	return nil
 }
 
 func (s *session) openControl(ctx context.Context, m missing) error {
@@ -59,13 +73,13 @@ func (s *session) openControl(ctx context.Context, m missing) error {
 	if err != nil {
 		return err
 	}
-	db, release, err := s.directory.OpenDatabase(ctx, target)
+	db, err := s.connectControl(ctx, target)
 	if errors.Is(err, storage.ErrNoDatabase) && m == createMissing && target.Dialect == tenant.SQLite {
 		if err := createFile(ctx, target.Database); err != nil {
 			return fmt.Errorf("control database: %w", err)
 		}
 		s.say("created control database %s", target.Database)
-		db, release, err = s.directory.OpenDatabase(ctx, target)
+		db, err = s.connectControl(ctx, target)
 	}
 	if errors.Is(err, storage.ErrNoDatabase) {
 		return fail(exitError, "control database: %w", err).
@@ -76,8 +90,18 @@ func (s *session) openControl(ctx context.Context, m missing) error {
 		return fmt.Errorf("control database: %w", err)
 	}
 	s.control = db
-	s.closers = append(s.closers, release)
+	s.closers = append(s.closers, db.Close)
 	return nil
+}
+
+// connectControl opens the control database beside the directory: how many connections tenants need is only known when
+// their list has been read.
+func (s *session) connectControl(ctx context.Context, target tenant.Target) (storage.Database, error) {
+	driver := sqlite.Driver()
+	if target.Dialect == tenant.Postgres {
+		driver = postgres.Driver()
+	}
+	return driver.Open(ctx, target, storage.Options{Connections: controlConnections, Log: s.log})
 }
 
 // controlTarget reads the URL of the control database.
@@ -95,6 +119,15 @@ func createFile(ctx context.Context, path string) error {
 		return err
 	}
 	return sqlite.Create(ctx, path)
+}
+
+// startEngineFor makes an engine that works on tenants of a selection at the same time.
+func (s *session) startEngineFor(tenants *chosen) error {
+	cfg := connectionsFor(s.settings.MaxConnections, s.settings.Workers, tenants.Databases)
+	if err := s.useDirectory(cfg); err != nil {
+		return err
+	}
+	return s.startEngine()
 }
 
 // startEngine makes the session's engine.
@@ -116,8 +149,8 @@ func (s *session) observe(p engine.Progress) {
 
 // close closes in the reverse order of opening.
 func (s *session) close() {
-	for i := len(s.closers) - 1; i >= 0; i-- {
-		s.closers[i]()
+	for _, closer := range slices.Backward(s.closers) {
+		closer()
 	}
 	s.closers = nil
 }

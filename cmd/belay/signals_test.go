@@ -2,12 +2,15 @@ package main
 
 import (
 	"bufio"
+	"database/sql"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/belayhq/belay/internal/render"
 	"github.com/belayhq/belay/sitelock"
@@ -29,6 +32,26 @@ steps:
 		"first.sql": "CREATE TABLE first (n integer);", "drop.sql": "DROP TABLE first;",
 		"endless.sql": "INSERT INTO first WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) SELECT n FROM c WHERE n < 0;",
 	})
+}
+
+// untilWritten waits until somebody has a tenant's file for writing.
+func (w *world) untilWritten(tenant string) {
+	db, err := sql.Open("sqlite3", "file:"+filepath.Join(w.dir, "tenants", tenant+".db")+"?mode=rw&_busy_timeout=0&_txlock=immediate")
+	if err != nil {
+		w.t.Error(err)
+		return
+	}
+	defer db.Close()
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
+		tx, err := db.BeginTx(w.t.Context(), nil)
+		if err != nil {
+			return
+		}
+		if err := tx.Rollback(); err != nil {
+			w.t.Error(err)
+		}
+	}
+	w.t.Errorf("nobody writes to %s", tenant)
 }
 
 // signalled is stderr that sends the next signal once a text has been written.
@@ -68,13 +91,15 @@ func TestTheFirstSignalWaitsAndTheSecondCutsShort(t *testing.T) {
 				code <- w.runWith(stdout, stderr, "apply", path, "--all", "-y", "-o", "jsonl")
 				stdout.Close()
 			}()
-			lines := bufio.NewScanner(reader)
-			for lines.Scan() {
-				if strings.Contains(lines.Text(), `"step_done"`) {
-					w.signals <- c.signal
+			go func() {
+				for lines := bufio.NewScanner(reader); lines.Scan(); {
+					if strings.Contains(lines.Text(), `"step_done"`) {
+						w.untilWritten("acme") // before the endless step has begun, one signal would be enough
+						w.signals <- c.signal
+					}
 				}
-			}
-			if got := <-code; got != c.code {
+			}()
+			if got := within(t, code); got != c.code {
 				t.Errorf("exit code %d, want %d\n%s", got, c.code, said.String())
 			}
 			contains(t, said.String(), "cancelling the statements that run", "in place now: first", "belay rollback 0003-endless -t acme")
@@ -100,11 +125,11 @@ func TestTheThirdSignalEndsTheProcess(t *testing.T) {
 	aborted := make(chan struct{})
 	i.during(func() { close(aborted) }, func() []string { return []string{"a", "b", "c", "d", "e", "f", "g"} })
 	signals <- syscall.SIGTERM
-	<-ctx.Done()
+	within(t, ctx.Done())
 	signals <- syscall.SIGINT
-	<-aborted
+	within(t, aborted)
 	signals <- syscall.SIGINT
-	if code := <-codes; code != exitTerminated {
+	if code := within(t, codes); code != exitTerminated {
 		t.Errorf("exit code %d: the first signal says which", code)
 	}
 	contains(t, stderr.String(), "checkpoint of a, b, c, d, e and 2 more", "ended at once: locks lapse by themselves")

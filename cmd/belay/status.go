@@ -17,8 +17,9 @@ func (p *program) statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show where tenants stand",
-		Long: `Status counts tenants by the state of their lock and plans by their status, then shows the tenants that need attention:
-interrupted or held, unreadable, with a plan that is abandoned, partial, quarantined or failed. It takes no lock.`,
+		Long: `Status counts tenants by the state of their lock and plans by their status, then shows the tenants whose lock is not idle, with
+who has it, and those that need a person: unreadable, or with a plan that is abandoned, partial, quarantined or failed. It takes
+no lock.`,
 		Example: `  belay status
   belay status -v -t 'shop-*'
   belay status --change 0042-customer-locale -o json`,
@@ -102,7 +103,7 @@ func (v *statusView) add(t render.TenantStatus) error {
 	case formatJSON:
 		v.document.Tenants = append(v.document.Tenants, t)
 	case formatTable:
-		if v.verbose || len(t.Attention) > 0 {
+		if v.verbose || t.Listed() {
 			v.table.Add(t)
 		}
 	}

@@ -188,6 +188,8 @@ type tenantView struct {
 	document render.TenantList
 	table    *render.Table
 	results  bool
+	// failed says that there is an error to tell, so that an empty table is not the answer.
+	failed bool
 }
 
 // tenantView returns a view; with results it shows what was done to each tenant.
@@ -230,8 +232,8 @@ func (v *tenantView) end() error {
 	if v.session.settings.Format == formatLines {
 		return nil
 	}
-	return v.session.print(v.document, func() error {
-		if v.table.Len() == 0 {
+	return v.session.show(v.document, func() error {
+		if v.table.Len() == 0 && !v.failed {
 			_, err := fmt.Fprintln(v.session.stderr, "no tenants")
 			return err
 		}

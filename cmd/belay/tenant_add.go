@@ -76,9 +76,15 @@ func (s *session) register(ctx context.Context, t tenant.Tenant, create bool) (t
 	default:
 		return s.update(ctx, known, t, create)
 	}
-	t.ID = tenant.NewID()
+	fresh := tenant.NewID()
+	t.ID = fresh
 	if t.ID, err = s.claimScope(ctx, t, create); err != nil {
 		return t, "", err
+	}
+	if t.ID != fresh {
+		if err := s.notAnothers(ctx, t); err != nil {
+			return t, "", err
+		}
 	}
 	stored, err := s.control.PutTenant(ctx, t)
 	if errors.Is(err, storage.ErrTargetTaken) {
@@ -90,8 +96,13 @@ func (s *session) register(ctx context.Context, t tenant.Tenant, create bool) (t
 
 // update gives a known tenant the labels and the way to its password that it was added with again.
 func (s *session) update(ctx context.Context, known, given tenant.Tenant, create bool) (tenant.Tenant, string, error) {
-	if _, err := s.claimScope(ctx, known, create); err != nil {
+	id, err := s.claimScope(ctx, known, create)
+	if err != nil {
 		return known, "", err
+	}
+	if id != known.ID {
+		return known, "", fail(exitRefused, "tenant %s: %w: %s", known.Name, sitelock.ErrScopeTaken, known.Target).
+			advise("belay tenant remove "+known.Name+" --force", "then add it again, which takes over the id that the target knows")
 	}
 	labels := maps.Clone(known.Labels)
 	if labels == nil {
@@ -109,15 +120,24 @@ func (s *session) update(ctx context.Context, known, given tenant.Tenant, create
 	return stored, "updated", err
 }
 
+// notAnothers refuses an id that a tenant of another target has: the database that named it is a copy of that tenant's.
+func (s *session) notAnothers(ctx context.Context, t tenant.Tenant) error {
+	for other, err := range s.allTenants(ctx) {
+		if err != nil {
+			return err
+		}
+		if other.ID == t.ID && !sameTarget(other.Target, t.Target) {
+			return fail(exitRefused, "tenant %s: %w, which is tenant %s here with the target %s: is it a copy of that database?",
+				t.Name, sitelock.ErrScopeTaken, other.Name, other.Target).
+				advise("copy the data without Belay's own tables", "a copied lock would be a second lock of one tenant")
+		}
+	}
+	return nil
+}
+
 func sameTarget(a, b tenant.Target) bool {
 	a.PasswordEnv, b.PasswordEnv = "", ""
 	return a == b
-}
-
-// scopeOwner is a database that can say whose a scope is.
-type scopeOwner interface {
-	// Owner returns the id of the tenant that a scope belongs to; empty if it is free.
-	Owner(ctx context.Context, scope string) (tenant.ID, error)
 }
 
 // claimScope ties the tenant's scope to its id, and returns the id that it is tied to: that of an earlier add which did
@@ -136,11 +156,7 @@ func (s *session) claimScope(ctx context.Context, t tenant.Tenant, create bool) 
 	}
 	err = db.Register(ctx, t.ID, t.Target.Scope)
 	if errors.Is(err, sitelock.ErrScopeTaken) {
-		owner, ok := db.(scopeOwner)
-		if !ok {
-			return t.ID, fail(exitRefused, "tenant %s: %w: %s", t.Name, sitelock.ErrScopeTaken, t.Target)
-		}
-		id, ownerErr := owner.Owner(ctx, t.Target.Scope)
+		id, ownerErr := db.Owner(ctx, t.Target.Scope)
 		if ownerErr == nil && id != "" {
 			return id, nil
 		}
@@ -162,7 +178,7 @@ func (s *session) openTarget(ctx context.Context, t tenant.Tenant, create bool) 
 		if !create || t.Target.Dialect != tenant.SQLite {
 			f := fail(exitRefused, "tenant %s: %w", t.Name, err)
 			if t.Target.Dialect == tenant.SQLite {
-				f.advise("--create", "makes the file")
+				f = f.advise("--create", "makes the file")
 			}
 			return nil, nil, f
 		}

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -30,7 +29,7 @@ its number; the other lines are imported.`,
 }
 
 func (p *program) importTenants(ctx context.Context, name string, create bool) error {
-	var in io.Reader = p.stdin
+	in := p.stdin
 	if name != "-" {
 		f, err := os.Open(p.path(name))
 		if err != nil {
@@ -55,6 +54,7 @@ func (p *program) importTenants(ctx context.Context, name string, create bool) e
 		}
 		if err != nil {
 			bad++
+			view.failed = true
 			s.say("error: %v", err)
 		}
 	}

@@ -85,6 +85,7 @@ func (p *program) removeTenants(cmd *cobra.Command, f removeFlags) error {
 		}
 		if err := s.removeTenant(ctx, locker, t, wait, f.force); err != nil {
 			problems = append(problems, err)
+			view.failed = true
 			continue
 		}
 		if err := view.add(t, "removed"); err != nil {
@@ -102,6 +103,11 @@ func (s *session) removeTenant(ctx context.Context, locker *sitelock.Locker, t t
 	case err == nil, errors.Is(err, sitelock.ErrRemoved):
 	case force && errors.Is(err, storage.ErrNoDatabase):
 		s.say("%s: its database is gone, so no tombstone is left there", t.Name)
+	case force && errors.Is(err, sitelock.ErrScopeTaken):
+		s.say("%s: its target belongs to another id, so no tombstone is left there", t.Name)
+	case errors.Is(err, sitelock.ErrScopeTaken):
+		return fail(exitRefused, "tenant %s: %w", t.Name, err).
+			advise("belay tenant remove "+t.Name+" --force", "forgets it and leaves the target to the other id")
 	case errors.Is(err, storage.ErrNoDatabase):
 		return fail(exitRefused, "tenant %s: %w", t.Name, err).
 			advise("belay tenant remove "+t.Name+" --force", "forgets it all the same")

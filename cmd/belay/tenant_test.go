@@ -47,13 +47,40 @@ func TestAddingIsRepeatedAfterACrashInBetween(t *testing.T) {
 	w.ok("apply", w.customers("stop"), "-t", "bolt", "-y")
 }
 
+func TestATargetThatBelongsToAnotherIDIsRefusedAndCanBeAdopted(t *testing.T) {
+	t.Parallel()
+	w := fleet(t, "acme")
+	path := w.customers("stop")
+	other := tenant.NewID()
+	w.exec("acme", "UPDATE belay_site_lock SET tenant_id = '"+string(other)+"'")
+	r := w.want(exitRefused, "apply", path, "--all", "-y")
+	contains(t, r.stderr, "belongs to another tenant id", "belay tenant remove acme --force")
+	w.want(exitRefused, "tenant", "add", "acme", "sqlite://tenants/acme.db")
+	w.want(exitRefused, "tenant", "remove", "acme", "-y")
+	w.ok("tenant", "remove", "acme", "-y", "--force")
+	got := decode[render.TenantList](t, w.ok("tenant", "add", "acme", "sqlite://tenants/acme.db", "-o", "json").stdout).Tenants[0]
+	if got.TenantID != other {
+		t.Errorf("the tenant's id is %s, its target knows it as %s", got.TenantID, other)
+	}
+	w.ok("apply", path, "--all", "-y")
+}
+
+func TestACopyOfATenantsDatabaseIsNoSecondTenant(t *testing.T) {
+	t.Parallel()
+	w := fleet(t, "acme")
+	w.exec("acme", "VACUUM INTO '"+w.dir+"/tenants/bolt.db'")
+	r := w.want(exitRefused, "tenant", "add", "bolt", "sqlite://tenants/bolt.db")
+	contains(t, r.stderr, "tenant acme here", "copy")
+	contains(t, w.ok("status").stdout, "tenants: 1")
+}
+
 func TestRemovingIsRepeatedAfterACrashInBetween(t *testing.T) {
 	t.Parallel()
 	w := fleet(t, "acme", "bolt")
 	w.ok("apply", w.customers("stop"), "--all", "-y")
 	w.exec("acme", "UPDATE belay_site_lock SET removed_at = 1") // the tombstone, without the rest
-	r := w.want(exitFailed, "rollback", "0001-customer", "-t", "acme", "-y")
-	contains(t, r.stderr, "has been removed")
+	r := w.want(exitRefused, "rollback", "0001-customer", "-t", "acme", "-y")
+	contains(t, r.stderr, "has been removed", "belay tenant remove acme")
 	w.ok("tenant", "remove", "acme", "-y")
 	lacks(t, w.ok("tenant", "list").stdout, "acme")
 
@@ -62,7 +89,7 @@ func TestRemovingIsRepeatedAfterACrashInBetween(t *testing.T) {
 		t.Error("remove touched the data")
 	}
 	w.ok("tenant", "add", "bolt", "sqlite://tenants/bolt.db")
-	contains(t, w.ok("status").stdout, "tenants without one")
+	contains(t, w.ok("status").stdout, "1 tenant without one")
 }
 
 func TestATenantWithAPartialPlanIsNotRemovedInPassing(t *testing.T) {
@@ -71,6 +98,7 @@ func TestATenantWithAPartialPlanIsNotRemovedInPassing(t *testing.T) {
 	w.want(exitPerson, "apply", w.broken("stop"), "--all", "-y")
 	r := w.want(exitRefused, "tenant", "remove", "acme", "-y")
 	contains(t, r.stderr, "partial: 0001-customer", "--force")
+	lacks(t, r.stdout+r.stderr, "no tenants")
 	contains(t, w.ok("lock", "show", "acme").stdout, "idle")
 	w.ok("tenant", "remove", "acme", "-y", "--force")
 }
@@ -145,6 +173,9 @@ func TestSelectionsThatCannotBeMeantAreRefused(t *testing.T) {
 		{"all and a name", "--all -t acme", exitUsage, "--all is all tenants"},
 		{"another number", "--all --expect 3", exitRefused, "2 tenants are selected, --expect says 3"},
 		{"expecting none", "--all --expect 0", exitRefused, "--expect says 0"},
+		{"one where two are expected", "-t acme --expect 2", exitRefused, "1 tenant is selected, --expect says 2"},
+		{"an empty exclusion", "--all --exclude=", exitUsage, "--exclude is empty"},
+		{"an empty file name", "--tenants-from=", exitUsage, "--tenants-from is empty"},
 		{"an empty selector", "-l=", exitUsage, "selector"},
 		{"a broken glob", "-t ac[", exitUsage, "name pattern"},
 		{"a missing file", "--tenants-from nothing.txt", exitUsage, "nothing.txt"},
@@ -178,7 +209,12 @@ SELECT printf('00000000-0000-4000-8000-%012d', i), printf('t%05d', i), json_obje
 // inTarget opens a tenant's file, made if need be, as belay does.
 func (w *world) inTarget(name string, fn func(storage.Database) error) {
 	w.t.Helper()
-	path := w.dir + "/tenants/" + name + ".db"
+	w.inFile("tenants/"+name+".db", fn)
+}
+
+func (w *world) inFile(name string, fn func(storage.Database) error) {
+	w.t.Helper()
+	path := w.dir + "/" + name
 	if err := createFile(w.t.Context(), path); err != nil {
 		w.t.Fatal(err)
 	}
@@ -190,4 +226,17 @@ func (w *world) inTarget(name string, fn func(storage.Database) error) {
 	if err := fn(db); err != nil {
 		w.t.Fatal(err)
 	}
+}
+
+// register puts a tenant into the control database alone, as if its target could be reached.
+func (w *world) register(name, target string) {
+	w.t.Helper()
+	parsed, err := tenant.ParseTarget(target, w.dir)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.inFile(".belay/control.db", func(db storage.Database) error {
+		_, err := db.PutTenant(w.t.Context(), tenant.Tenant{ID: tenant.NewID(), Name: name, Target: parsed})
+		return err
+	})
 }

@@ -7,9 +7,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/belayhq/belay/engine"
 	"github.com/belayhq/belay/internal/render"
 	"github.com/belayhq/belay/plan"
 	"github.com/belayhq/belay/sitelock"
+	"github.com/belayhq/belay/storage"
 )
 
 func TestMisuseExits64WithAHint(t *testing.T) {
@@ -24,6 +26,7 @@ func TestMisuseExits64WithAHint(t *testing.T) {
 		"apply x --all -o xml":                         "table, json or jsonl",
 		"apply x --all -p none":                        "a number from 1",
 		"apply x --all --lease 1ms":                    "from 1s to 1h",
+		"apply x --all --max-connections 3":            "a number from 10",
 		"apply x --all --lock-timeout -1s":             "must not be negative",
 		"apply x --all --max-failures -1":              "must not be negative",
 		"rollback --all":                               "either a CHANGE or --to",
@@ -122,6 +125,18 @@ func TestAMissingControlDatabaseIsMadeByInitOrTheFirstTenant(t *testing.T) {
 	contains(t, sub.ok("status").stdout, "tenants: 0")
 }
 
+func TestTablesOfANewerBelayAreRefused(t *testing.T) {
+	t.Parallel()
+	w := fleet(t, "acme", "bolt")
+	w.exec("acme", "UPDATE belay_schema_version SET version = 99")
+	path := w.customers("stop")
+	r := w.want(exitRefused, "apply", path, "--all", "-y")
+	contains(t, r.stderr, "error: acme: ", "99", "belay db status -t acme")
+	contains(t, r.stdout, "1 applied, 1 refused")
+	r = w.run("db", "status", "--all")
+	contains(t, r.stdout, "99", "made by a newer belay")
+}
+
 func TestOutputThatCannotBeWrittenIsNotSuccess(t *testing.T) {
 	t.Parallel()
 	w := fleet(t, "acme")
@@ -155,6 +170,11 @@ func TestOfSeveralResultsTheWorstCounts(t *testing.T) {
 		{render.Summary{Busy: 1, Refused: 1, Failed: 1, Partial: 1, Cancelled: 1}, nil, exitCancelled},
 		{render.Summary{}, &sitelock.LockBusyError{}, exitLocked},
 		{render.Summary{}, &plan.DigestMismatchError{}, exitRefused},
+		{render.Summary{}, engine.ErrNewerSchema, exitRefused},
+		{render.Summary{}, sitelock.ErrNewerBinary, exitRefused},
+		{render.Summary{}, sitelock.ErrScopeTaken, exitRefused},
+		{render.Summary{}, sitelock.ErrRemoved, exitRefused},
+		{render.Summary{}, storage.ErrNoScope, exitRefused},
 	} {
 		if got := worst(c.sum, c.err); got != c.code {
 			t.Errorf("%+v, %v: %d, want %d", c.sum, c.err, got, c.code)

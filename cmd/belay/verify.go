@@ -40,7 +40,7 @@ func (p *program) verifyCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if err := s.startEngine(); err != nil {
+		if err := s.startEngineFor(tenants); err != nil {
 			return err
 		}
 		o := operation{

@@ -51,7 +51,7 @@ func (p *program) versionCommand() *cobra.Command {
 			if d.Version == "" {
 				d.Version = "(devel)"
 			}
-			return p.print(d, func() error {
+			return p.show(d, func() error {
 				_, err := fmt.Fprintf(p.stdout, "belay %s, tables %d, %s\n", d.Version, d.Tables, d.Go)
 				return err
 			})

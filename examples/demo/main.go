@@ -18,7 +18,10 @@ import (
 	_ "github.com/mattn/go-sqlite3"
 )
 
-const shops = 25
+const (
+	shops = 25
+	lease = 3 * time.Second
+)
 
 func main() {
 	if len(os.Args) < 2 {
@@ -140,42 +143,48 @@ func tenthAtStepTwo(stream interface{ Read([]byte) (int, error) }) (string, erro
 	return "", errors.Join(errors.New("the stream ended before the tenth shop had two steps in place"), lines.Err())
 }
 
-// look shows the status and demands that the kill hit something.
+// look shows the status twice, while the dead process's leases still live and when they have lapsed, and demands that the
+// kill hit something.
 func (d *demo) look() error {
-	if err := d.show("status", "--all"); err != nil && !exited(err, 4) {
+	if err := d.show("status", "--all"); err != nil {
 		return err
 	}
-	out, err := d.command("status", "--all", "-o", "json").Output()
-	if err != nil && !exited(err, 4) {
+	say("The shops that it had in hand are kept for it, for it might still be alive. Their leases lapse a moment later:")
+	hit, err := d.untilLapsed()
+	if err != nil {
 		return err
-	}
-	var status struct {
-		Tenants []struct {
-			Plans []struct {
-				Status  string `json:"status"`
-				Partial bool   `json:"partial"`
-			} `json:"plans"`
-		} `json:"tenants"`
-	}
-	if err := json.Unmarshal(out, &status); err != nil {
-		return fmt.Errorf("read the status: %w", err)
-	}
-	hit := 0
-	for _, t := range status.Tenants {
-		for _, p := range t.Plans {
-			if p.Status == "applying" || p.Partial {
-				hit++
-			}
-		}
 	}
 	if hit == 0 {
 		return errors.New("the kill hit nothing: no shop is half-way")
 	}
-	return nil
+	return d.show("status", "--all")
+}
+
+// untilLapsed waits until no lock is live any more, and returns the number of tenants whose plan was interrupted.
+func (d *demo) untilLapsed() (int, error) {
+	for deadline := time.Now().Add(5 * lease); time.Now().Before(deadline); <-time.After(lease / 10) {
+		out, err := d.command("status", "--all", "-o", "json").Output()
+		if err != nil {
+			return 0, fmt.Errorf("belay status: %w", err)
+		}
+		var status struct {
+			Summary struct {
+				Running     int `json:"running"`
+				Interrupted int `json:"interrupted"`
+			} `json:"summary"`
+		}
+		if err := json.Unmarshal(out, &status); err != nil {
+			return 0, fmt.Errorf("read the status: %w", err)
+		}
+		if status.Summary.Running == 0 {
+			return status.Summary.Interrupted, nil
+		}
+	}
+	return 0, errors.New("the leases did not lapse")
 }
 
 func (d *demo) applyAgain() error {
-	say("The same command again. It waits until the dead process's leases lapse, recovers its plans, and goes on where they stopped:")
+	say("The same command again. It recovers the dead process's plans, and goes on where they stopped:")
 	return d.show(d.applyArgs()...)
 }
 
@@ -212,11 +221,11 @@ func (d *demo) applyArgs(more ...string) []string {
 func (d *demo) command(args ...string) *exec.Cmd {
 	cmd := exec.Command(d.belay, args...)
 	cmd.Dir = d.dir
-	cmd.Env = append(os.Environ(), "BELAY_LEASE=3s")
+	cmd.Env = append(os.Environ(), "BELAY_LEASE="+lease.String())
 	return cmd
 }
 
-// show prints a command and runs it.
+// show prints a command and runs it, with its output cut short where all is well.
 func (d *demo) show(args ...string) error {
 	fmt.Print("\n$ belay")
 	for _, a := range args {
@@ -227,11 +236,12 @@ func (d *demo) show(args ...string) error {
 	}
 	fmt.Println()
 	cmd := d.command(args...)
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stdout
+	out := &brief{to: os.Stdout}
+	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("belay %s: %w", args[0], err)
+		return errors.Join(fmt.Errorf("belay %s: %w", args[0], err), out.end())
 	}
-	return nil
+	return out.end()
 }
 
 func (d *demo) file(i int) string { return filepath.Join(d.dir, name(i)+".db") }
@@ -243,11 +253,6 @@ func ring(i int) string {
 		return "canary"
 	}
 	return "main"
-}
-
-func exited(err error, code int) bool {
-	exit, ok := errors.AsType[*exec.ExitError](err)
-	return ok && exit.ExitCode() == code
 }
 
 func say(format string, args ...any) { fmt.Printf("\n"+format+"\n", args...) }

@@ -17,7 +17,7 @@ import (
 // Env names the variable with the URL of a server to use; its role must be allowed to create databases.
 const Env = "BELAY_TEST_POSTGRES"
 
-var shared = sync.OnceValues(start)
+var shared = sync.OnceValues(func() (*Server, error) { return start(forTests) })
 
 // Cluster returns the test process's private cluster and starts it if need be. It fails the test where Env names another
 // server, which is not a test's to stop.
@@ -84,7 +84,7 @@ func run(ctx context.Context, server, sql string) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // the statement's error is what counts
+	defer conn.Close(context.WithoutCancel(ctx))
 	if _, err := conn.Exec(ctx, sql); err != nil {
 		return fmt.Errorf("%s: %w", sql, err)
 	}

@@ -25,12 +25,24 @@ const (
 type Server struct {
 	bin, dir string
 	account  *syscall.Credential
+	settings []string
 	// alive is the pipe whose end tells the watchdog that this process has ended.
 	alive io.WriteCloser
 }
 
+// forTests are the settings of a test's cluster. Tests crash processes, the server's too, but never the machine: the kernel
+// keeps what was written.
+var forTests = []string{
+	"fsync=off", "full_page_writes=off", "shared_buffers=64MB", "max_connections=200", "max_prepared_transactions=0",
+	"log_min_messages=warning", "track_commit_timestamp=on",
+}
+
+// Durable starts a private cluster for measurements: it writes to disk as one in production does, with PostgreSQL's own
+// defaults but for the settings given, each as name=value. It ends with the process.
+func Durable(settings ...string) (*Server, error) { return start(settings) }
+
 // start makes a cluster and starts it.
-func start() (*Server, error) {
+func start(settings []string) (*Server, error) {
 	bin, err := binaries()
 	if err != nil {
 		return nil, err
@@ -44,7 +56,7 @@ func start() (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{bin: bin, dir: dir, account: account}
+	s := &Server{bin: bin, dir: dir, account: account, settings: settings}
 	if err := s.watch(); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
@@ -93,11 +105,9 @@ func (s *Server) create() error {
 
 // Start starts the cluster and returns when it accepts connections.
 func (s *Server) Start(ctx context.Context) error {
-	options := []string{
-		"-k", s.dir, "-p", socketPort, "-c", "listen_addresses=''",
-		// Tests crash processes, the server's too, but never the machine: the kernel keeps what was written.
-		"-c", "fsync=off", "-c", "full_page_writes=off", "-c", "shared_buffers=64MB", "-c", "max_connections=200", "-c", "max_prepared_transactions=0",
-		"-c", "log_min_messages=warning", "-c", "track_commit_timestamp=on",
+	options := []string{"-k", s.dir, "-p", socketPort, "-c", "listen_addresses=''"}
+	for _, setting := range s.settings {
+		options = append(options, "-c", setting)
 	}
 	return s.command(ctx, "pg_ctl", "start", "-w", "-t", "60", "-D", s.data(), "-l", s.Log(), "-o", strings.Join(options, " "))
 }
@@ -135,7 +145,7 @@ func (s *Server) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close(ctx) //nolint:errcheck // nothing was written
+	defer conn.Close(ctx)
 	var data string
 	if err := conn.QueryRow(ctx, `SHOW data_directory`).Scan(&data); err != nil {
 		return err

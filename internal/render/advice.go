@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/belayhq/belay/engine"
@@ -19,6 +20,12 @@ type Command struct {
 	Argument string
 	// Change is its id.
 	Change string
+	// To says that a rollback was one to the change, which stays.
+	To bool
+	// Flags are those that the same command needs again, such as --cascade.
+	Flags []string
+	// Elsewhere tells how to name another change, by its id, on the command line. Nil: by its id.
+	Elsewhere func(id string) string
 }
 
 // Next is a command that is safe to run now, and what for.
@@ -87,7 +94,14 @@ type advice struct {
 func (a advice) apply(flags string) string    { return a.line("apply", a.argument(), flags) }
 func (a advice) rollback(flags string) string { return a.line("rollback", a.Change, flags) }
 
-func (a advice) again() string { return a.line(a.Name, a.argument(), "") }
+// again is the command as it was given, for this tenant.
+func (a advice) again(more ...string) string {
+	flags := strings.Join(append(slices.Clone(a.Flags), more...), " ")
+	if a.To {
+		return a.line("rollback --to", a.argument(), flags)
+	}
+	return a.line(a.Name, a.argument(), flags)
+}
 
 // argument is the change for a command that may need its files.
 func (a advice) argument() string {
@@ -119,17 +133,45 @@ func (a advice) next(r engine.Result) []Next {
 	if e, ok := errors.AsType[*sitelock.LockBusyError](r.Err); ok {
 		return a.busy(e)
 	}
+	for refusal, advise := range refusals {
+		if errors.Is(r.Err, refusal) {
+			return advise(a)
+		}
+	}
 	switch r.Verdict {
 	case engine.VerdictPartial:
 		return a.partial(r)
 	case engine.VerdictCancelled:
-		return []Next{{a.again(), "to go on from here"}, {a.rollback(""), "to take back what is in place"}}
+		next := []Next{{a.again(), "to go on from here"}}
+		if a.Name == "apply" && r.StepsDone > 0 {
+			next = append(next, Next{a.rollback(""), "to take back what is in place"})
+		}
+		return next
 	case engine.VerdictFailed:
 		return []Next{{a.again(), "when the cause is removed"}}
 	case engine.VerdictApplied, engine.VerdictAlreadyApplied, engine.VerdictRolledBack, engine.VerdictAlreadyRolledBack,
 		engine.VerdictVerified, engine.VerdictResolved, engine.VerdictBusy, engine.VerdictRefused, engine.VerdictSkipped:
 	}
 	return []Next{a.status()}
+}
+
+// refusals are the databases that Belay would not touch, with what to do about each.
+var refusals = map[error]func(advice) []Next{
+	engine.ErrNewerSchema: func(a advice) []Next {
+		return []Next{{"belay db status -t " + Quote(a.tenant), "to see both versions; only a belay as new as the tables may write"}}
+	},
+	sitelock.ErrNewerBinary: func(a advice) []Next {
+		return []Next{{a.again(), "with a belay as new as the one that died on this tenant"}, a.status()}
+	},
+	sitelock.ErrScopeTaken: func(a advice) []Next {
+		return []Next{
+			{"belay tenant show " + Quote(a.tenant), "to see the target; if it is the right one:"},
+			{"belay tenant remove " + Quote(a.tenant) + " --force", "then add it again, which takes over the id that the target knows"},
+		}
+	},
+	sitelock.ErrRemoved: func(a advice) []Next {
+		return []Next{{"belay tenant remove " + Quote(a.tenant), "to finish the removal; then add it again if it is to stay"}}
+	},
 }
 
 // partial is for a plan with some steps in place. An apply can be resumed; a rollback from applied can only go on.
@@ -153,11 +195,11 @@ func (a advice) refused(e *engine.RefusedError) []Next {
 		return []Next{
 			{a.rollback(""), "then apply the edited change"},
 			{"give the edit an id of its own", "a change in place is immutable"},
-			{a.apply("--repin"), "if only steps that are not in place were edited"},
+			{a.again("--repin"), "if only steps that are not in place were edited"},
 		}
 	case engine.RefusedIrreversible:
 		if a.Name == "apply" {
-			return []Next{{a.apply("--allow-irreversible"), "if there need be no way back"}}
+			return []Next{{a.again("--allow-irreversible"), "if there need be no way back"}}
 		}
 		return []Next{{"write a change that puts right what this one did", "it cannot be undone"}, a.resolve()}
 	case engine.RefusedRequires:
@@ -171,11 +213,11 @@ func (a advice) refused(e *engine.RefusedError) []Next {
 		}
 		return next
 	case engine.RefusedQuarantined:
-		return []Next{{a.line(a.Name, a.argument(), "--retry"), "to try again when the cause is removed"}, a.resolve()}
+		return []Next{{a.again("--retry"), "to try again when the cause is removed"}, a.resolve()}
 	case engine.RefusedHalfUndone:
 		return []Next{{a.rollback(""), "to finish the rollback"}, a.resolve()}
 	case engine.RefusedNewer:
-		return []Next{{a.rollback("--cascade"), "to take the newer ones back too, newest first"}}
+		return []Next{{a.again("--cascade"), "to take the newer ones back too, newest first"}}
 	case engine.RefusedInvalid:
 		return []Next{{"belay change validate " + Quote(Clean(a.argument())), "to see everything that is wrong with it"}}
 	case engine.RefusedUnknown:
@@ -186,6 +228,9 @@ func (a advice) refused(e *engine.RefusedError) []Next {
 func (a advice) each(changes []string, verb, why string) []Next {
 	next := make([]Next, len(changes))
 	for i, change := range changes {
+		if verb == "apply" && a.Elsewhere != nil {
+			change = a.Elsewhere(change)
+		}
 		next[i] = Next{a.line(verb, change, ""), why}
 	}
 	return next
@@ -196,7 +241,7 @@ func (a advice) busy(e *sitelock.LockBusyError) []Next {
 		return []Next{{"belay lock release " + Quote(a.tenant), "to end the hold, if it is over"}}
 	}
 	return []Next{
-		{a.line(a.Name, a.argument(), "--lock-timeout 5m"), "to wait longer"},
+		{a.again("--lock-timeout 5m"), "to wait longer"},
 		{"belay lock show " + Quote(a.tenant), "to see who has it"},
 	}
 }

@@ -21,7 +21,7 @@ func NewBar(w io.Writer, title string, total int) *Bar {
 	b.bar = b.progress.AddBar(int64(total),
 		mpb.PrependDecorators(decor.Name(Clean(title)+" ")),
 		mpb.AppendDecorators(
-			decor.CountersNoUnit(" %d/%d tenants"),
+			decor.CountersNoUnit(" %d/%d "+Noun(total, "tenant")),
 			decor.Any(func(decor.Statistics) string { return b.state() }),
 		),
 	)

@@ -65,7 +65,11 @@ var (
 	acme  = tenant.Tenant{ID: "id-acme", Name: "acme"}
 	apply = Command{Name: "apply", Argument: "changes/0042", Change: "0042"}
 	undo  = Command{Name: "rollback", Argument: "0042", Change: "0042"}
-	held  = sitelock.State{
+
+	undoTo    = Command{Name: "rollback", Argument: "0042", Change: "0042", To: true}
+	purge     = Command{Name: "apply", Argument: "changes/0042", Change: "0042", Flags: []string{"--allow-irreversible"}}
+	elsewhere = Command{Name: "apply", Argument: "changes/0042", Change: "0042", Elsewhere: func(id string) string { return "changes/" + id }}
+	held      = sitelock.State{
 		Holder: "h", Process: sitelock.Process{Host: "host-7", PID: 4711}, Operation: sitelock.OpHold, Reason: "by hand", Live: true,
 		Since: time.Unix(0, 0), Expires: time.Unix(60, 0),
 	}
@@ -84,22 +88,49 @@ func TestEveryProblemNamesTheCommandsThatAreSafeNext(t *testing.T) {
 		err     error
 		says    string // parts, separated by |
 	}{
-		{"partial apply", apply, engine.VerdictPartial, &engine.PlanError{Change: "0042", Applied: []string{"a", "b"}, Err: boom},
-			"in place now: a, b|belay apply changes/0042 -t acme|belay rollback 0042 -t acme|belay resolve acme 0042"},
-		{"undo failed", apply, engine.VerdictPartial, &engine.PlanError{Change: "0042", Applied: []string{"a"}, Undone: []string{"b"}, Err: boom, UndoErr: errors.New("bang")},
-			"0042: boom|then the undo failed: bang|undone: b|in place now: a|next: belay rollback 0042 -t acme"},
-		{"clean failure", apply, engine.VerdictFailed, &engine.PlanError{Change: "0042", Err: boom},
-			"in place now: nothing of this change|belay apply changes/0042 -t acme"},
-		{"partial rollback", undo, engine.VerdictPartial, &engine.PlanError{Change: "0042", Applied: []string{"a"}, Err: boom},
-			"next: belay rollback 0042 -t acme|belay resolve"},
-		{"cancelled", apply, engine.VerdictCancelled, &engine.PlanError{Change: "0042", Applied: []string{"a"}, Err: boom},
-			"to go on from here|to take back"},
-		{"lock lost", apply, engine.VerdictPartial, &engine.PlanError{Change: "0042", Err: &sitelock.LockLostError{Lease: time.Minute}},
-			"lock lost|within its lease of 1m0s|stopped here|belay status -t acme"},
+		{
+			"partial apply", apply, engine.VerdictPartial, &engine.PlanError{Change: "0042", Applied: []string{"a", "b"}, Err: boom},
+			"in place now: a, b|belay apply changes/0042 -t acme|belay rollback 0042 -t acme|belay resolve acme 0042",
+		},
+		{
+			"undo failed", apply, engine.VerdictPartial, &engine.PlanError{Change: "0042", Applied: []string{"a"}, Undone: []string{"b"}, Err: boom, UndoErr: errors.New("bang")},
+			"0042: boom|then the undo failed: bang|undone: b|in place now: a|next: belay rollback 0042 -t acme",
+		},
+		{
+			"clean failure", apply, engine.VerdictFailed, &engine.PlanError{Change: "0042", Err: boom},
+			"in place now: nothing of this change|belay apply changes/0042 -t acme",
+		},
+		{
+			"partial rollback", undo, engine.VerdictPartial, &engine.PlanError{Change: "0042", Applied: []string{"a"}, Err: boom},
+			"next: belay rollback 0042 -t acme|belay resolve",
+		},
+		{
+			"cancelled", apply, engine.VerdictCancelled, &engine.PlanError{Change: "0042", Applied: []string{"a"}, Err: boom},
+			"to go on from here|to take back",
+		},
+		{
+			"cancelled rollback to", undoTo, engine.VerdictCancelled, &engine.PlanError{Change: "0043", Applied: []string{"a"}, Err: boom},
+			"belay rollback --to 0042 -t acme",
+		},
+		{
+			"flags again", purge, engine.VerdictPartial, &engine.PlanError{Change: "0042", Applied: []string{"a"}, Err: boom},
+			"belay apply changes/0042 -t acme --allow-irreversible",
+		},
+		{"newer tables", apply, engine.VerdictRefused, engine.ErrNewerSchema, "belay db status -t acme"},
+		{"newer binary", apply, engine.VerdictRefused, sitelock.ErrNewerBinary, "a belay as new as"},
+		{"scope taken", apply, engine.VerdictRefused, sitelock.ErrScopeTaken, "belay tenant remove acme --force"},
+		{"removed", apply, engine.VerdictRefused, sitelock.ErrRemoved, "belay tenant remove acme"},
+		{"requires what is not registered", elsewhere, engine.VerdictRefused, refused(engine.RefusedRequires, "0041"), "belay apply changes/0041 -t acme"},
+		{
+			"lock lost", apply, engine.VerdictPartial, &engine.PlanError{Change: "0042", Err: &sitelock.LockLostError{Lease: time.Minute}},
+			"lock lost|within its lease of 1m0s|stopped here|belay status -t acme",
+		},
 		{"held", apply, engine.VerdictBusy, &sitelock.LockBusyError{State: &held}, "by hand|belay lock release acme"},
 		{"busy", apply, engine.VerdictBusy, &sitelock.LockBusyError{}, "just finishing|--lock-timeout|belay lock show acme"},
-		{"digest", apply, engine.VerdictRefused, &engine.RefusedError{Reason: engine.RefusedDigest, Err: &plan.DigestMismatchError{Change: "0042", Pinned: "sha256:aa", Given: "sha256:bb"}},
-			"in place: sha256:aa|given:    sha256:bb|--repin"},
+		{
+			"digest", apply, engine.VerdictRefused, &engine.RefusedError{Reason: engine.RefusedDigest, Err: &plan.DigestMismatchError{Change: "0042", Pinned: "sha256:aa", Given: "sha256:bb"}},
+			"in place: sha256:aa|given:    sha256:bb|--repin",
+		},
 		{"irreversible", apply, engine.VerdictRefused, refused(engine.RefusedIrreversible), "--allow-irreversible"},
 		{"no way back", undo, engine.VerdictRefused, refused(engine.RefusedIrreversible), "write a change that puts right"},
 		{"requires", apply, engine.VerdictRefused, refused(engine.RefusedRequires, "0040", "0041"), "belay apply 0040 -t acme|belay apply 0041 -t acme"},
@@ -112,7 +143,11 @@ func TestEveryProblemNamesTheCommandsThatAreSafeNext(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			p, ok := NewProblem(c.command, engine.Result{Tenant: acme, Verdict: c.verdict, Err: c.err})
+			result := engine.Result{Tenant: acme, Verdict: c.verdict, Err: c.err}
+			if e, ok := errors.AsType[*engine.PlanError](c.err); ok {
+				result.StepsDone = len(e.Applied)
+			}
+			p, ok := NewProblem(c.command, result)
 			if !ok {
 				t.Fatal("no problem")
 			}
@@ -129,6 +164,66 @@ func TestEveryProblemNamesTheCommandsThatAreSafeNext(t *testing.T) {
 	}
 	if _, ok := NewProblem(apply, engine.Result{Tenant: acme, Verdict: engine.VerdictApplied}); ok {
 		t.Error("success is a problem")
+	}
+}
+
+func TestWithNothingInPlaceThereIsNothingToTakeBack(t *testing.T) {
+	t.Parallel()
+	p, _ := NewProblem(apply, engine.Result{Tenant: acme, Verdict: engine.VerdictCancelled, Err: &engine.PlanError{Change: "0042", Err: errors.New("cancelled")}})
+	for _, next := range p.Next {
+		if strings.Contains(next.Command, "rollback") {
+			t.Errorf("advises %s", next.Command)
+		}
+	}
+}
+
+func TestTheNoteOnALockStandsBesideThePlanItIsAbout(t *testing.T) {
+	t.Parallel()
+	first := plan.Record{Plan: plan.Plan{ID: "p1", Change: "0001", Status: plan.Applied}}
+	second := plan.Record{Plan: plan.Plan{ID: "p2", Change: "0002", Status: plan.Applying, ClaimedFrom: plan.Pending}}
+	live := sitelock.State{Holder: "h", Process: sitelock.Process{Host: "host-7"}, Operation: sitelock.OpApply, Live: true}
+	holders, unnamed := live, live
+	holders.Plan, holders.Change = "p2", "0002"
+	third := plan.Record{Plan: plan.Plan{ID: "p3", Change: "0003", Status: plan.Pending}}
+	for _, c := range []struct {
+		name    string
+		lock    sitelock.State
+		records []plan.Record
+		beside  string
+	}{
+		{"the holder's plan", holders, []plan.Record{first, second, third}, "0002"},
+		{"the plan in flight", unnamed, []plan.Record{first, second, third}, "0002"},
+		{"none in flight", held, []plan.Record{first, third}, "0001"},
+	} {
+		table := NewStatusTable()
+		status := NewTenantStatus(engine.Surveyed{Tenant: acme, Lock: c.lock, Records: c.records})
+		if !status.Listed() {
+			t.Errorf("%s: not listed", c.name)
+		}
+		table.Add(status)
+		var b strings.Builder
+		if err := table.Write(&b); err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(b.String()) {
+			if strings.Contains(line, "host-7") != strings.Contains(line, " "+c.beside+" ") {
+				t.Errorf("%s: the note is not beside %s alone:\n%s", c.name, c.beside, b.String())
+				break
+			}
+		}
+	}
+	if NewTenantStatus(engine.Surveyed{Tenant: acme, Records: []plan.Record{first}}).Listed() {
+		t.Error("an idle tenant is listed")
+	}
+}
+
+func TestOneIsSingular(t *testing.T) {
+	t.Parallel()
+	if got := Plural(1, "tenant") + ", " + Plural(0, "tenant"); got != "1 tenant, 0 tenants" {
+		t.Error(got)
+	}
+	if lines := (&StatusSummary{Tenants: 1, NoPlan: 1}).Lines(); lines[1] != "plans:   1 tenant without one" {
+		t.Error(lines[1])
 	}
 }
 
@@ -208,7 +303,7 @@ func TestLinesTellEachChangeOfStateOnce(t *testing.T) {
 		{Kind: engine.KindRecovered, Name: "acme", Recovered: &recovered},
 		{Kind: engine.KindClaimed, Name: "acme", StepsTotal: 2},
 		{Kind: engine.KindStepDone, Name: "acme", Step: "a", StepsDone: 1, StepsTotal: 2},
-		{Kind: engine.KindStepFailed, Name: "acme", Err: errors.New("step b: boom\n")},
+		{Kind: engine.KindStepFailed, Name: "acme", Err: errors.New("step b: boom\nagain")},
 		{Kind: engine.KindUndoing, Name: "acme", StepsDone: 1, StepsTotal: 2},
 		{Kind: engine.KindStepUndone, Name: "acme", Step: "a", StepsTotal: 2},
 		{Kind: engine.KindFinished, Name: "acme"},
@@ -222,7 +317,7 @@ func TestLinesTellEachChangeOfStateOnce(t *testing.T) {
 acme: recovered 0042 from host-7 (pid 1), it is applied again: an abandoned rollback: it can be retried
 acme: started (0/2)
 acme: a done (1/2)
-acme: step b: boom\n
+acme: step b: boom\nagain
 acme: undoing the steps in place (1/2)
 acme: a undone (0/2)
 acme: failed (0/2) in 1.5s

@@ -3,6 +3,7 @@ package render
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/belayhq/belay/engine"
@@ -217,11 +218,11 @@ func (s *StatusSummary) Lines() []string {
 			count{s.Interrupted, "interrupted"}, count{s.Held, "held"}, count{s.Unreadable, "unreadable"})),
 		"plans:   " + words(count{s.Applied, "applied"}, count{s.Pending, "pending"}, count{s.Applying, "applying"},
 			count{s.RollingBack, "rolling back"}, count{s.Partial, "of them partial"}, count{s.Quarantined, "of them quarantined"},
-			count{s.NoPlan, "tenants without one"}),
+			count{s.NoPlan, Noun(s.NoPlan, "tenant") + " without one"}),
 	}
 }
 
-// StatusTable shows tenants for people: all, or only those that need attention.
+// StatusTable shows tenants for people.
 type StatusTable struct{ table *Table }
 
 // NewStatusTable returns a table without tenants.
@@ -243,11 +244,32 @@ func (st *StatusTable) Add(t TenantStatus) {
 		st.table.Add(t.Tenant, string(t.Lock.State), "", "", "", note)
 		return
 	}
-	name, lock := t.Tenant, string(t.Lock.State)
-	for _, p := range t.Plans {
-		st.table.Add(name, lock, p.Change, p.statusWord(), fmt.Sprintf("%d/%d", p.StepsDone, p.StepsTotal), join(p.note(), note))
-		name, lock, note = " ", " ", "" // the same tenant: blank, where an empty cell would show a dash
+	name, lock, about := t.Tenant, string(t.Lock.State), t.lockedPlan()
+	for i, p := range t.Plans {
+		text := p.note()
+		if i == about {
+			text = join(text, note)
+		}
+		st.table.Add(name, lock, p.Change, p.statusWord(), fmt.Sprintf("%d/%d", p.StepsDone, p.StepsTotal), text)
+		name, lock = " ", " " // the same tenant: blank, where an empty cell would show a dash
 	}
+}
+
+// lockedPlan is the index of the plan that the lock is about: the holder's, else the one in flight, else the first.
+func (t TenantStatus) lockedPlan() int {
+	holders := func(p PlanStatus) bool { return p.Plan == t.lockState.Plan }
+	inFlight := func(p PlanStatus) bool { return p.Status == plan.Applying || p.Status == plan.RollingBack }
+	for _, matches := range []func(PlanStatus) bool{holders, inFlight} {
+		if i := slices.IndexFunc(t.Plans, matches); i >= 0 {
+			return i
+		}
+	}
+	return 0
+}
+
+// Listed reports whether a tenant is shown without being asked for: it needs a person, or its lock is not idle.
+func (t TenantStatus) Listed() bool {
+	return len(t.Attention) > 0 || t.Lock != nil && t.Lock.State != sitelock.Idle
 }
 
 // Write writes the table; one without tenants writes nothing.

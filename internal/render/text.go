@@ -80,11 +80,14 @@ func Duration(d time.Duration) string {
 }
 
 // Plural is a count with its noun: "1 tenant", "3 tenants".
-func Plural(n int, noun string) string {
+func Plural(n int, noun string) string { return fmt.Sprintf("%d %s", n, Noun(n, noun)) }
+
+// Noun is a noun in the number that a count asks for.
+func Noun(n int, noun string) string {
 	if n == 1 {
-		return "1 " + noun
+		return noun
 	}
-	return fmt.Sprintf("%d %ss", n, noun)
+	return noun + "s"
 }
 
 // Quote makes a word that a shell reads as one argument.

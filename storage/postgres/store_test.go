@@ -83,7 +83,7 @@ func session(t *testing.T, url, scope string) *pgx.Conn {
 func execute(t *testing.T, url, scope, sql string) {
 	t.Helper()
 	conn := session(t, url, scope)
-	defer conn.Close(t.Context()) //nolint:errcheck // the statement's error is what counts
+	defer conn.Close(t.Context())
 	if _, err := conn.Exec(t.Context(), sql); err != nil {
 		t.Fatalf("%s: %v", strings.TrimSpace(sql), err)
 	}
@@ -92,7 +92,7 @@ func execute(t *testing.T, url, scope, sql string) {
 func scalar(t *testing.T, url, scope, sql string) string {
 	t.Helper()
 	conn := session(t, url, scope)
-	defer conn.Close(t.Context()) //nolint:errcheck // the statement's error is what counts
+	defer conn.Close(t.Context())
 	rows, err := conn.PgConn().Exec(t.Context(), sql).ReadAll()
 	if err != nil {
 		t.Fatalf("%s: %v", strings.TrimSpace(sql), err)

@@ -132,7 +132,7 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []sqldriver.N
 		return sqldriver.RowsAffected(0), nil
 	}
 	if c.guard.on() {
-		defer stmt.Close()
+		defer stmt.Close() //nolint:errcheck // step SQL is prepared once; what went wrong is in err
 	}
 	result, err := stmt.ExecContext(ctx, args)
 	return result, c.guard.explain(err, running)
