@@ -124,31 +124,31 @@ func sequence(sites []tenant.Tenant) iter.Seq2[tenant.Tenant, error] {
 }
 
 // belayApply applies steps with Belay.
-func (w *world) belayApply(name string, open opener, checkpoint plan.Checkpointing, steps []step, workers int) contender {
-	change := changeOf(steps, checkpoint)
+func (w *world) belayApply(name string, open opener, checkpoint plan.Checkpointing, k task, workers int) contender {
+	change := changeOf(k.steps, checkpoint)
 	return contender{name: name, prepare: func(ctx context.Context) (*trial, error) {
-		b, err := w.warmBelay(ctx, open, change, workers)
+		b, err := w.warmBelay(ctx, open, k, change, workers)
 		if err != nil {
 			return nil, err
 		}
 		return &trial{
-			count: len(w.sites),
-			run:   func(ctx context.Context) error { return b.apply(ctx, w.sites, change, workers, engine.VerdictApplied) },
-			check: func(ctx context.Context) error { return w.holds(ctx, w.sites, len(steps)) },
+			count: len(k.sites),
+			run:   func(ctx context.Context) error { return b.apply(ctx, k.sites, change, workers, engine.VerdictApplied) },
+			check: func(ctx context.Context) error { return k.holds(ctx, k.sites, len(k.steps)) },
 			close: b.close,
 		}, nil
 	}}
 }
 
 // belayRollback takes back what belayApply applies.
-func (w *world) belayRollback(name string, open opener, checkpoint plan.Checkpointing, steps []step, workers int) contender {
-	change := changeOf(steps, checkpoint)
+func (w *world) belayRollback(name string, open opener, checkpoint plan.Checkpointing, k task, workers int) contender {
+	change := changeOf(k.steps, checkpoint)
 	return contender{name: name, prepare: func(ctx context.Context) (*trial, error) {
-		b, err := w.warmBelay(ctx, open, change, workers)
+		b, err := w.warmBelay(ctx, open, k, change, workers)
 		if err != nil {
 			return nil, err
 		}
-		err = b.apply(ctx, w.sites, change, workers, engine.VerdictApplied)
+		err = b.apply(ctx, k.sites, change, workers, engine.VerdictApplied)
 		if err == nil {
 			err = b.rollback(ctx, w.warm, change, workers)
 		}
@@ -157,17 +157,17 @@ func (w *world) belayRollback(name string, open opener, checkpoint plan.Checkpoi
 			return nil, err
 		}
 		return &trial{
-			count: len(w.sites),
-			run:   func(ctx context.Context) error { return b.rollback(ctx, w.sites, change, workers) },
-			check: func(ctx context.Context) error { return w.holds(ctx, w.sites, 0) },
+			count: len(k.sites),
+			run:   func(ctx context.Context) error { return b.rollback(ctx, k.sites, change, workers) },
+			check: func(ctx context.Context) error { return k.holds(ctx, k.sites, 0) },
 			close: b.close,
 		}, nil
 	}}
 }
 
 // warmBelay empties the tables and applies the change to the warm tenants.
-func (w *world) warmBelay(ctx context.Context, open opener, change *plan.Change, workers int) (*belay, error) {
-	if err := w.empty(ctx); err != nil {
+func (w *world) warmBelay(ctx context.Context, open opener, k task, change *plan.Change, workers int) (*belay, error) {
+	if err := k.empty(ctx); err != nil {
 		return nil, err
 	}
 	if err := w.forgetBelay(ctx); err != nil {

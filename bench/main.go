@@ -39,7 +39,7 @@ func parse(args []string) (options, error) {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.IntVar(&o.rounds, "rounds", 5, "how often every contender does its work")
 	flags.IntVar(&o.tenants, "tenants", 1000, "how many tenants there are")
-	flags.IntVar(&o.schemas, "schemas", 200, "how many of them DDL runs on")
+	flags.IntVar(&o.schemas, "schemas", 200, "how many of them DDL runs on, and how many SQLite files there are")
 	flags.StringVar(&workers, "workers", "1,16,64", "how many tenants are worked on at once, a list")
 	flags.StringVar(&o.only, "only", "", "a regular expression over `work: contender`; the others are left out")
 	flags.StringVar(&o.profileDir, "profile", "", "a directory for CPU profiles and statement counts of the last round, which they slow down")
@@ -85,8 +85,13 @@ func run(ctx context.Context, args []string) error {
 	if o.profileDir != "" {
 		b.statements = w.statements
 	}
+	f, err := newFiles(o.schemas)
+	if err != nil {
+		return err
+	}
+	defer f.close()
 	var all []measured
-	for _, piece := range works(w, o) {
+	for _, piece := range works(w, f, o) {
 		if piece = b.selected(piece); len(piece.contenders) == 0 {
 			continue
 		}

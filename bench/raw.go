@@ -67,9 +67,9 @@ func prepareRaw(ctx context.Context, conn *pgx.Conn) error {
 const rawChange = "0001-items"
 
 // rawApply carries the steps out in one transaction each of groupSize, behind one that takes the lock.
-func (w *world) rawApply(name string, steps []step, groupSize, workers int) contender {
+func (w *world) rawApply(name string, k task, groupSize, workers int) contender {
 	return contender{name: name, prepare: func(ctx context.Context) (*trial, error) {
-		if err := w.empty(ctx); err != nil {
+		if err := k.empty(ctx); err != nil {
 			return nil, err
 		}
 		if err := w.exec(ctx, rawTables); err != nil {
@@ -81,7 +81,7 @@ func (w *world) rawApply(name string, steps []step, groupSize, workers int) cont
 		}
 		run := func(ctx context.Context, sites []tenant.Tenant) error {
 			return every(ctx, sites, workers, func(ctx context.Context, t tenant.Tenant) error {
-				return rawPlan(ctx, pool, t, steps, groupSize)
+				return rawPlan(ctx, pool, t, k.steps, groupSize)
 			})
 		}
 		if err := run(ctx, w.warm); err != nil {
@@ -89,9 +89,9 @@ func (w *world) rawApply(name string, steps []step, groupSize, workers int) cont
 			return nil, err
 		}
 		return &trial{
-			count: len(w.sites),
-			run:   func(ctx context.Context) error { return run(ctx, w.sites) },
-			check: func(ctx context.Context) error { return w.holds(ctx, w.sites, len(steps)) },
+			count: len(k.sites),
+			run:   func(ctx context.Context) error { return run(ctx, k.sites) },
+			check: func(ctx context.Context) error { return k.holds(ctx, k.sites, len(k.steps)) },
 			close: pool.Close,
 		}, nil
 	}}

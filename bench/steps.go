@@ -10,6 +10,35 @@ import (
 	"github.com/belayhq/belay/tenant"
 )
 
+// task is what contenders apply.
+type task struct {
+	steps []step
+	// sites are the tenants that it is applied to and timed on.
+	sites []tenant.Tenant
+	// empty undoes what a lap left behind, on the warm tenants too.
+	empty func(ctx context.Context) error
+	// holds checks that so many steps are in place on some tenants.
+	holds func(ctx context.Context, sites []tenant.Tenant, want int) error
+}
+
+// on is the same task on the first n tenants at most.
+func (k task) on(n int) task {
+	k.sites = k.sites[:min(n, len(k.sites))]
+	return k
+}
+
+// rowTask has ten steps that write a row each.
+func (w *world) rowTask() task {
+	return task{steps: rowSteps(10), sites: w.sites, empty: w.empty, holds: w.holds}
+}
+
+// tableTask has ten steps that make a table each.
+func (w *world) tableTask(schemas int) task {
+	k := task{steps: tableSteps(10), sites: w.sites[:schemas], holds: w.holdsTables}
+	k.empty = func(ctx context.Context) error { return w.dropTables(ctx, k.sites, k.steps) }
+	return k
+}
+
 // step is what every contender carries out, and takes back, in a tenant's schema.
 type step struct{ up, down string }
 

@@ -145,6 +145,38 @@ func (w *world) holds(ctx context.Context, sites []tenant.Tenant, want int) erro
 	return nil
 }
 
+// dropTables removes what a lap made.
+func (w *world) dropTables(ctx context.Context, sites []tenant.Tenant, steps []step) error {
+	var drops strings.Builder
+	for i := range steps {
+		fmt.Fprintf(&drops, "DROP TABLE IF EXISTS %%[1]s.made_%d;", i+1)
+	}
+	err := w.each(append(sites[:len(sites):len(sites)], w.warm...), func(chunk []tenant.Tenant) error {
+		return w.script(ctx, chunk, drops.String())
+	})
+	if err != nil {
+		return err
+	}
+	// What has been dropped so far would slow the next one down.
+	return w.exec(ctx, `VACUUM ANALYZE pg_class, pg_attribute, pg_type, pg_index, pg_constraint, pg_depend, pg_shdepend`)
+}
+
+// holdsTables checks that each of some tenants has so many made tables.
+func (w *world) holdsTables(ctx context.Context, sites []tenant.Tenant, want int) error {
+	for i := range 20 {
+		t := sites[i*(len(sites)-1)/19]
+		var got int
+		const count = `SELECT count(*) FROM pg_tables WHERE schemaname = $1 AND tablename LIKE 'made%'`
+		if err := w.admin.QueryRow(ctx, count, t.Target.Scope).Scan(&got); err != nil {
+			return err
+		}
+		if got != want {
+			return fmt.Errorf("%s has %d tables, want %d", t.Name, got, want)
+		}
+	}
+	return nil
+}
+
 // pool opens so many connections at once. Statements are not prepared unless prepare, if given, does.
 func (w *world) pool(ctx context.Context, connections int, prepare func(context.Context, *pgx.Conn) error) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(w.url)

@@ -21,8 +21,11 @@ type Config struct {
 	Lease time.Duration
 	// Process is what lock rows say of this process. Default: its host, pid and start.
 	Process sitelock.Process
-	// StepTimeout bounds a step whose change does not say. Default 15 minutes.
+	// StepTimeout bounds a sql step whose change does not say. Default 15 minutes.
 	StepTimeout time.Duration
+	// ActionTimeout bounds an action whose step does not say. One outside the tenant's database that is left in doubt is
+	// waited out for as long. Default 2 minutes.
+	ActionTimeout time.Duration
 	// UndoTimeout bounds the undo of a failed apply as a whole; it has a budget of its own so that a timed-out apply can
 	// still be undone. Default 30 minutes.
 	UndoTimeout time.Duration
@@ -47,6 +50,7 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	c.Lease = defaultTo(c.Lease, 60*time.Second)
 	c.StepTimeout = defaultTo(c.StepTimeout, 15*time.Minute)
+	c.ActionTimeout = defaultTo(c.ActionTimeout, 2*time.Minute)
 	c.UndoTimeout = defaultTo(c.UndoTimeout, 30*time.Minute)
 	c.LockWait = defaultTo(c.LockWait, 10*time.Second)
 	c.GroupSteps = defaultTo(c.GroupSteps, 64)
@@ -76,6 +80,7 @@ func (c Config) validate() error {
 		value time.Duration
 	}{
 		{"StepTimeout", c.StepTimeout},
+		{"ActionTimeout", c.ActionTimeout},
 		{"UndoTimeout", c.UndoTimeout},
 		{"LockWait", c.LockWait},
 		{"GroupBudget", c.GroupBudget},

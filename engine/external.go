@@ -47,8 +47,9 @@ func (r *run) transactional(ctx context.Context, s *plan.ProgramStep) (func(cont
 	if r.direction == plan.Down && (s.Step.Undo != nil || a.undo == nil) {
 		return nil, nil //nolint:nilnil // no action is a valid part of a step
 	}
+	down := r.direction == plan.Down
 	c := r.call(s, r.direction)
-	if r.direction == plan.Down {
+	if down {
 		image, err := r.store.Image(ctx, r.tenant.ID, r.record.Plan.ID, s.Ordinal)
 		if err != nil {
 			return nil, err
@@ -62,7 +63,7 @@ func (r *run) transactional(ctx context.Context, s *plan.ProgramStep) (func(cont
 		defer guarded.close()
 		var before []byte
 		err := protect(ctx, r.engine.config.ActionGrace, func() (err error) {
-			if r.direction == plan.Down {
+			if down {
 				return a.undo(ctx, guarded, c)
 			}
 			before, err = a.do(ctx, guarded, c)
@@ -140,11 +141,12 @@ func (r *run) settleDoubt(ctx context.Context, s *plan.ProgramStep) (bool, error
 		inDoubt = plan.Down
 	}
 	c := r.call(s, inDoubt)
+	var err error
+	if c.Before, err = r.store.Image(ctx, r.tenant.ID, r.record.Plan.ID, s.Ordinal); err != nil {
+		return false, err
+	}
 	var happened bool
-	err := protect(ctx, r.engine.config.ActionGrace, func() (err error) {
-		if c.Before, err = r.store.Image(ctx, r.tenant.ID, r.record.Plan.ID, s.Ordinal); err != nil {
-			return err
-		}
+	err = protect(ctx, r.engine.config.ActionGrace, func() (err error) {
 		happened, err = a.inspect(ctx, c)
 		return err
 	})
@@ -234,6 +236,16 @@ func attemptAfter(e plan.Entry, next plan.StepState) int {
 
 // effect calls the action, between two proofs of the lock.
 func (r *run) effect(ctx context.Context, s *plan.ProgramStep, mayHaveRun bool) error {
+	act := r.lookup(s).effect
+	if r.direction == plan.Down {
+		act = r.lookup(s).undoEffect
+	}
+	c := r.call(s, r.direction)
+	c.MayHaveRun = mayHaveRun
+	var err error
+	if c.Before, err = r.store.Image(ctx, r.tenant.ID, r.record.Plan.ID, s.Ordinal); err != nil {
+		return err
+	}
 	if err := r.lock.AssertHeld(ctx); err != nil {
 		return err
 	}
@@ -243,18 +255,7 @@ func (r *run) effect(ctx context.Context, s *plan.ProgramStep, mayHaveRun bool) 
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	a := r.lookup(s)
-	c := r.call(s, r.direction)
-	c.MayHaveRun = mayHaveRun
-	err := protect(ctx, r.engine.config.ActionGrace, func() (err error) {
-		if c.Before, err = r.store.Image(ctx, r.tenant.ID, r.record.Plan.ID, s.Ordinal); err != nil {
-			return err
-		}
-		if r.direction == plan.Down {
-			return a.undoEffect(ctx, c)
-		}
-		return a.effect(ctx, c)
-	})
+	err = protect(ctx, r.engine.config.ActionGrace, func() error { return act(ctx, c) })
 	r.leftBehind = r.leftBehind || errors.Is(err, errLeftBehind)
 	return errors.Join(err, failpoint.Hit(failpoint.AfterEffect))
 }

@@ -35,6 +35,9 @@ func (e *Engine) begin(ctx context.Context, t tenant.Tenant, change string, dige
 		result:    Result{Tenant: t, Change: change, Digest: digest},
 		cancelled: func() bool { return errors.Is(ctx.Err(), context.Canceled) },
 	}
+	if _, err := tenant.ParseID(string(t.ID)); err != nil {
+		return o, func() {}, err
+	}
 	store, release, err := e.directory.Open(ctx, t)
 	if err != nil {
 		return o, func() {}, err

@@ -105,6 +105,8 @@ func (o *operation) rollbackAll(ctx context.Context, first plan.Record, chosen [
 // rollbackOne runs a claimed plan downwards and settles how it ends.
 func (o *operation) rollbackOne(ctx context.Context, r *run) (Result, error) {
 	r.success = func() *Move { return r.endsWith(plan.RolledBack, nil) }
+	ctx, cancel := withTimeout(ctx, r.program.Change.Timeout, 0)
+	defer cancel()
 	err := whyNotUndo(r.program, r.record)
 	if err == nil {
 		err = r.steps(ctx)

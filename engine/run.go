@@ -217,6 +217,9 @@ func (r *run) groupStep(ctx context.Context, s *plan.ProgramStep) (GroupStep, er
 }
 
 func (r *run) stepTimeout(s *plan.ProgramStep) time.Duration {
+	if s.Step.Kind == plan.Action {
+		return defaultTo(s.Step.Timeout, r.engine.config.ActionTimeout)
+	}
 	return defaultTo(s.Step.Timeout, r.engine.config.StepTimeout)
 }
 

@@ -22,6 +22,27 @@ type Surveyed struct {
 	Err error
 }
 
+// Records reads all plans of one tenant with their journals, oldest first, without a lock. One for which
+// [plan.Record.Unfinished] is true needs another operation: apply its change again, or roll it back.
+func (e *Engine) Records(ctx context.Context, t tenant.Tenant) ([]plan.Record, error) {
+	store, closeStore, err := e.directory.Open(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	defer closeStore()
+	return store.Records(ctx, t.ID)
+}
+
+// Change reads a change that the tenant's database keeps, by digest.
+func (e *Engine) Change(ctx context.Context, t tenant.Tenant, digest plan.Digest) (*plan.Change, error) {
+	store, closeStore, err := e.directory.Open(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	defer closeStore()
+	return store.Change(ctx, digest)
+}
+
 // Survey reads the locks and plans of tenants, in a constant number of queries for each thousand tenants of one
 // database, without a lock. With a change id it reads only that plan and those that are partial. One database that cannot
 // be read does not keep the others from being. The tenants of a batch come grouped by database.

@@ -374,11 +374,15 @@ func TestAnActionThatIgnoresItsEndIsLeftBehind(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, w *world) {
 		ends, late := make(chan none), make(chan error)
+		ledger := "ledger"
+		if w.scope != "" {
+			ledger = w.scope + ".ledger" // found whatever the search path is by then
+		}
 		actions := engine.NewActions()
 		engine.Register(actions, "deaf", engine.Transactional[none]{
 			Do: func(_ context.Context, tx engine.Tx, _ engine.ActionCall[none]) ([]byte, error) {
 				<-ends
-				_, err := tx.Exec(context.Background(), "INSERT INTO ledger VALUES ('late')")
+				_, err := tx.Exec(context.Background(), "INSERT INTO "+ledger+" VALUES ('late')")
 				late <- err
 				return []byte("late"), nil
 			},

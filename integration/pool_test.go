@@ -144,7 +144,7 @@ func TestThePoolWorksOnAsManyTenantsAsItHasWorkers(t *testing.T) {
 			defer func() { mu.Lock(); running--; mu.Unlock() }()
 			select {
 			case <-full:
-				return nil
+				return w.do("SELECT 1", nil) // time enough for one more to begin, if it could
 			case <-ctx.Done():
 				return ctx.Err()
 			}
@@ -251,7 +251,7 @@ func TestFailuresStopTheRunOnlyWhenTheyAreTooMany(t *testing.T) {
 		c := newChange("change", "a b:fail")
 		got := f.applyAll(c, engine.ApplyOptions{}, engine.PoolOptions{Workers: 1, StopAfter: 1})
 		f.tally(got, map[engine.Verdict]int{engine.VerdictApplied: 3, engine.VerdictPartial: 1, engine.VerdictSkipped: 2})
-		equal(t, "order", join(got.order), "tenant-00 tenant-01 tenant-02 tenant-03 tenant-04 tenant-05")
+		equal(t, "order", join(got.order[:4]), "tenant-00 tenant-01 tenant-02 tenant-03")
 		contains(t, "error", got.byTenant["tenant-03"][0].Err.Error(), "tenant tenant-03, change change: step b (b.up.sql:2)")
 
 		got = f.applyAll(c, engine.ApplyOptions{}, engine.PoolOptions{})

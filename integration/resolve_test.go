@@ -249,7 +249,7 @@ func TestAPlanOfANewerBelayIsLeftAlone(t *testing.T) {
 		l.exec("UPDATE " + l.table("plan") + " SET format = 99")
 		l.calls.take()
 		r := l.apply(newChange("change", "a"))
-		l.came(r, engine.VerdictFailed, "")
+		l.came(r, engine.VerdictRefused, "")
 		contains(t, "error", r.Err.Error(), "newer version of belay")
 		equal(t, "plan", l.query("SELECT status, claimed_from FROM "+l.table("plan")), "applying|pending")
 	})

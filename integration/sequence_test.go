@@ -18,32 +18,58 @@ func TestTheOrderOfAnApply(t *testing.T) {
 		verdict                    engine.Verdict
 		rests, holds               string
 	}{
-		{"all steps pass", "stop", "a b c",
-			"do:a do:b do:c", engine.VerdictApplied, "applied applied 3/3", "a b c"},
-		{"a failure stops, and leaves the earlier steps", "stop", "a b c:fail d",
-			"do:a do:b fail:c", engine.VerdictPartial, "pending failed 2/4 partial", "a b"},
-		{"a failure turns back, newest first", "rollback", "a b c:fail d",
-			"do:a do:b fail:c undo:b undo:a", engine.VerdictFailed, "pending rolled_back 0/4", ""},
-		{"a failure of the first step leaves nothing to undo", "rollback", "a:fail b",
-			"fail:a", engine.VerdictFailed, "pending failed 0/2", ""},
-		{"steps that change the schema keep their place", "rollback", "a b:ddl c d:ddl e:fail",
-			"do:a do:b do:c do:d fail:e undo:d undo:c undo:b undo:a", engine.VerdictFailed, "pending rolled_back 0/5", ""},
-		{"a verify that says no fails its step, whose effect never commits", "stop", "a b:no c",
-			"do:a fail:b", engine.VerdictPartial, "pending failed 1/3 partial", "a"},
-		{"a verify that says no turns back", "rollback", "a b:no c",
-			"do:a fail:b undo:a", engine.VerdictFailed, "pending rolled_back 0/3", ""},
-		{"a verify that could not run never turns back by itself", "rollback", "a b:unable c",
-			"do:a fail:b", engine.VerdictPartial, "pending failed 1/3 partial", "a"},
-		{"a failed undo stops where it is", "rollback", "a:stuck b c:fail",
-			"do:a do:b fail:c undo:b fail:a", engine.VerdictPartial, "pending failed 1/3 partial", "a"},
-		{"a step with nothing to undo is passed on the way back", "rollback", "a b:none c:fail",
-			"do:a do:b fail:c undo:b undo:a", engine.VerdictFailed, "pending rolled_back 0/3", "b"},
-		{"a covered step goes with the one that covers it", "rollback", "a b:covered c:fail",
-			"do:a do:b fail:c undo:b undo:a", engine.VerdictFailed, "pending rolled_back 0/3", ""},
-		{"no undo begins across a step without a way back", "rollback", "a b:irreversible c d:fail",
-			"do:a do:b do:c fail:d", engine.VerdictPartial, "pending failed 3/4 partial", "a b c"},
-		{"a failure before the step without a way back turns back", "rollback", "a b:fail c:irreversible",
-			"do:a fail:b undo:a", engine.VerdictFailed, "pending rolled_back 0/3", ""},
+		{
+			"all steps pass", "stop", "a b c",
+			"do:a do:b do:c", engine.VerdictApplied, "applied applied 3/3", "a b c",
+		},
+		{
+			"a failure stops, and leaves the earlier steps", "stop", "a b c:fail d",
+			"do:a do:b fail:c", engine.VerdictPartial, "pending failed 2/4 partial", "a b",
+		},
+		{
+			"a failure turns back, newest first", "rollback", "a b c:fail d",
+			"do:a do:b fail:c undo:b undo:a", engine.VerdictFailed, "pending rolled_back 0/4", "",
+		},
+		{
+			"a failure of the first step leaves nothing to undo", "rollback", "a:fail b",
+			"fail:a", engine.VerdictFailed, "pending failed 0/2", "",
+		},
+		{
+			"steps that change the schema keep their place", "rollback", "a b:ddl c d:ddl e:fail",
+			"do:a do:b do:c do:d fail:e undo:d undo:c undo:b undo:a", engine.VerdictFailed, "pending rolled_back 0/5", "",
+		},
+		{
+			"a verify that says no fails its step, whose effect never commits", "stop", "a b:no c",
+			"do:a fail:b", engine.VerdictPartial, "pending failed 1/3 partial", "a",
+		},
+		{
+			"a verify that says no turns back", "rollback", "a b:no c",
+			"do:a fail:b undo:a", engine.VerdictFailed, "pending rolled_back 0/3", "",
+		},
+		{
+			"a verify that could not run never turns back by itself", "rollback", "a b:unable c",
+			"do:a fail:b", engine.VerdictPartial, "pending failed 1/3 partial", "a",
+		},
+		{
+			"a failed undo stops where it is", "rollback", "a:stuck b c:fail",
+			"do:a do:b fail:c undo:b fail:a", engine.VerdictPartial, "pending failed 1/3 partial", "a",
+		},
+		{
+			"a step with nothing to undo is passed on the way back", "rollback", "a b:none c:fail",
+			"do:a do:b fail:c undo:b undo:a", engine.VerdictFailed, "pending rolled_back 0/3", "b",
+		},
+		{
+			"a covered step goes with the one that covers it", "rollback", "a b:covered c:fail",
+			"do:a do:b fail:c undo:b undo:a", engine.VerdictFailed, "pending rolled_back 0/3", "",
+		},
+		{
+			"no undo begins across a step without a way back", "rollback", "a b:irreversible c d:fail",
+			"do:a do:b do:c fail:d", engine.VerdictPartial, "pending failed 3/4 partial", "a b c",
+		},
+		{
+			"a failure before the step without a way back turns back", "rollback", "a b:fail c:irreversible",
+			"do:a fail:b undo:a", engine.VerdictFailed, "pending rolled_back 0/3", "",
+		},
 	}
 	onBoth(t, func(t *testing.T, w *world) {
 		for _, tc := range cases {

@@ -86,17 +86,20 @@ func Site(schema string) tenant.Tenant {
 func (p *Product) Sync(ctx context.Context, site tenant.Tenant) (engine.Result, error) {
 	// The plans are read before the difference. If somebody else syncs in between, both make a change of the same id, and
 	// the second finds its work done or is refused.
-	records, err := p.store.Records(ctx, site.ID)
+	records, err := p.engine.Records(ctx, site)
 	if err != nil {
 		return failed(site, fmt.Errorf("read plans of %s: %w", site.Name, err))
 	}
 	done := engine.Result{Tenant: site, Verdict: engine.VerdictAlreadyApplied}
-	for _, r := range records {
-		if _, ours := number(r.Plan.Change); ours && (r.Plan.InFlight() || r.Partial()) {
-			if done, err = p.finish(ctx, site, r.Plan); err != nil {
-				return done, err
-			}
-		}
+	// What a dead process left half-way comes first: compared with the source, such a site may look finished.
+	resumed, err := p.engine.Resume(ctx, site, engine.ResumeOptions{LockTimeout: p.patience()})
+	switch {
+	case err != nil && resumed == nil:
+		return failed(site, err)
+	case err != nil:
+		return *resumed, err
+	case resumed != nil:
+		done = *resumed
 	}
 	diff, wanted, err := p.compare(ctx, site)
 	if err != nil {
@@ -115,7 +118,7 @@ func (p *Product) Sync(ctx context.Context, site tenant.Tenant) (engine.Result, 
 // Undo takes a site back to before its newest sync. The verdict is already_rolled_back if there is none. It refuses if
 // anybody has edited what it would overwrite.
 func (p *Product) Undo(ctx context.Context, site tenant.Tenant) (engine.Result, error) {
-	records, err := p.store.Records(ctx, site.ID)
+	records, err := p.engine.Records(ctx, site)
 	if err != nil {
 		return failed(site, fmt.Errorf("read plans of %s: %w", site.Name, err))
 	}
@@ -134,18 +137,6 @@ func (p *Product) Undo(ctx context.Context, site tenant.Tenant) (engine.Result, 
 	return p.rollback(ctx, site, newest.Plan.Change)
 }
 
-// finish brings a plan that a dead process left behind to where it was going.
-func (p *Product) finish(ctx context.Context, site tenant.Tenant, left plan.Plan) (engine.Result, error) {
-	if left.Status == plan.Applied || left.Status == plan.RollingBack {
-		return p.rollback(ctx, site, left.Change)
-	}
-	change, err := p.store.Change(ctx, left.Digest)
-	if err != nil {
-		return failed(site, fmt.Errorf("read %s of %s: %w", left.Change, site.Name, err))
-	}
-	return p.engine.Apply(ctx, site, change, engine.ApplyOptions{LockTimeout: p.patience()})
-}
-
 // failed is the result of an operation that did not get as far as the engine.
 func failed(site tenant.Tenant, err error) (engine.Result, error) {
 	return engine.Result{Tenant: site, Verdict: engine.VerdictFailed, Err: err}, err
@@ -157,7 +148,7 @@ func (p *Product) rollback(ctx context.Context, site tenant.Tenant, change strin
 
 // checkUnedited refuses an undo before it has touched anything. The action checks again, in its transaction.
 func (p *Product) checkUnedited(ctx context.Context, site tenant.Tenant, r plan.Record) error {
-	change, err := p.store.Change(ctx, r.Plan.Digest)
+	change, err := p.engine.Change(ctx, site, r.Plan.Digest)
 	if err != nil {
 		return fmt.Errorf("read %s of %s: %w", r.Plan.Change, site.Name, err)
 	}

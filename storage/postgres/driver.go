@@ -100,8 +100,8 @@ type Store struct {
 
 var _ storage.Database = (*Store)(nil)
 
-// New makes a Store on a pool of the embedding program, which stays the program's to close. Renewals go through up to
-// two more connections with the same configuration, which Close closes.
+// New makes a Store on a pool of the embedding program, which stays the program's to close. Renewals go through one
+// more connection with the same configuration, which Close closes.
 func New(ctx context.Context, pool *pgxpool.Pool, opts storage.Options) (*Store, error) {
 	cfg := pool.Config()
 	cfg.MaxConns, cfg.MinConns, cfg.MinIdleConns = renewalConnections, 0, 0
