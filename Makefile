@@ -3,16 +3,17 @@
 GO ?= go
 # Two packages at a time: each that needs PostgreSQL starts one of its own, and the tests of crashes and lapsing leases
 # need a processor that is not crowded.
-TEST_FLAGS ?= -p 2 -timeout 10m
+TEST_FLAGS ?= -p 2 -timeout 15m
 LINT := bin/golangci-lint
 
-.PHONY: help build test lint fmt demo clean
+.PHONY: help build test lint fmt demo bench bench-quick model model-full clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build bin/belay
-	$(GO) build -o bin/belay ./cmd/belay
+	@echo 'building bin/belay (the first time this compiles SQLite, which takes a minute)'
+	@$(GO) build -o bin/belay ./cmd/belay
 
 test: ## Run all tests, on SQLite and on a real PostgreSQL
 	$(GO) test -race -shuffle=on $(TEST_FLAGS) ./...
@@ -25,6 +26,19 @@ fmt: $(LINT) ## Format all Go files
 
 demo: build ## Kill a change over 25 tenants half-way, heal it, roll one tenant back
 	$(GO) run ./examples/demo bin/belay
+
+# The peers are dependencies of the bench alone, which is a Go module of its own.
+bench: ## Measure Belay beside its peers and write docs/performance.md (an hour)
+	$(GO) run -C bench . -write ../docs/performance.md
+
+bench-quick: ## The same on few tenants, one round, nothing written (a few minutes)
+	$(GO) run -C bench . -tenants 200 -schemas 50 -rounds 1 -workers 16
+
+model: ## Check the protocol's model, and that each broken rule is noticed (needs spin)
+	docs/model/run quick
+
+model-full: ## The model's longer variants (half an hour)
+	docs/model/run full
 
 clean: ## Remove what was built
 	rm -rf bin

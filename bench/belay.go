@@ -47,7 +47,7 @@ func (w *world) byPool(ctx context.Context, workers int) (engine.Directory, func
 	return engine.Fixed(store), func() { store.Close(); pool.Close() }, nil
 }
 
-// forget empties Belay's tables.
+// forgetBelay empties Belay's tables.
 func (w *world) forgetBelay(ctx context.Context) error {
 	return w.exec(ctx, `DO $$ BEGIN IF to_regclass('belay.plan') IS NOT NULL THEN
 		TRUNCATE belay.site_lock, belay.plan, belay.journal, belay.before_image, belay.event, belay.change; END IF; END $$`)

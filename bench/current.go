@@ -23,8 +23,8 @@ func (w *world) currentWork(tenants int) work {
 const copyCurrent = `
 WITH wanted AS (SELECT t AS tenant_id, gen_random_uuid() AS plan_id, n FROM unnest($2::uuid[]) WITH ORDINALITY AS u (t, n)),
 locks AS (INSERT INTO belay.site_lock (tenant_id, scope, fence) SELECT tenant_id, 'current ' || n, 1 FROM wanted),
-plans AS (INSERT INTO belay.plan (tenant_id, plan_id, change_id, digest, status, outcome, seq, cycle, steps_total, format, created_at, updated_at)
-    SELECT w.tenant_id, w.plan_id, p.change_id, p.digest, p.status, p.outcome, p.seq, p.cycle, p.steps_total, p.format, p.created_at, p.updated_at
+plans AS (INSERT INTO belay.plan (tenant_id, plan_id, change_id, digest, status, outcome, applied_seq, cycle, steps_total, format, created_at, updated_at)
+    SELECT w.tenant_id, w.plan_id, p.change_id, p.digest, p.status, p.outcome, p.applied_seq, p.cycle, p.steps_total, p.format, p.created_at, p.updated_at
     FROM wanted w, belay.plan p WHERE p.tenant_id = $1)
 INSERT INTO belay.journal SELECT w.tenant_id, w.plan_id, j.ordinal, j.step_id, j.state, j.fence, j.cycle, j.attempt, j.deadline_at, j.updated_at
 FROM wanted w, belay.journal j WHERE j.tenant_id = $1`

@@ -74,8 +74,7 @@ type bench struct {
 	statements func(ctx context.Context, begin bool, path string) error
 }
 
-// selected cuts a work down to the contenders that were asked for. The first, which ratios are to, stays as long as
-// there is another.
+// selected cuts a work down to the contenders that were asked for. Ratios are to the first that is left.
 func (b *bench) selected(w work) work {
 	w.contenders = slices.DeleteFunc(slices.Clone(w.contenders), func(c contender) bool {
 		return !b.only.MatchString(w.name + ": " + c.name)

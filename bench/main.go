@@ -14,10 +14,11 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:])
 	stop()
 	if err != nil {
@@ -100,12 +101,16 @@ func run(ctx context.Context, args []string) error {
 			return err
 		}
 		all = append(all, m)
+		if err := show(os.Stdout, rows([]measured{m})); err != nil { // at once, for who stops it before the end
+			return err
+		}
 	}
-	if err := print(os.Stdout, rows(all)); err != nil {
-		return err
-	}
+	fmt.Println()
 	for _, line := range losses(all) {
 		fmt.Println(line)
 	}
-	return nil
+	if o.writeTo == "" {
+		return nil
+	}
+	return write(o.writeTo, all, w, o)
 }

@@ -67,8 +67,8 @@ func median(values []float64) float64 {
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// print writes the table for a terminal.
-func print(out io.Writer, table []row) error {
+// show writes the table for a terminal.
+func show(out io.Writer, table []row) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	last := ""
 	for _, r := range table {
@@ -81,7 +81,7 @@ func print(out io.Writer, table []row) error {
 			continue
 		}
 		fmt.Fprintf(w, "  %s\t%s\t%s-%s\t%.2f\t%s\t%s\n", r.contender, number(r.median), number(r.lowest), number(r.highest), r.ratio,
-			number(float64(r.cpu.client.Nanoseconds())/1000), number(float64(r.cpu.server.Nanoseconds())/1000))
+			micros(r.cpu.client), micros(r.cpu.server))
 	}
 	return w.Flush()
 }

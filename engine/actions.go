@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/belayhq/belay/plan"
@@ -17,7 +18,7 @@ import (
 )
 
 // ActionCall is what an action is told. The context it comes with is cancelled when the lock is lost, when the step's
-// time is up, or when the operation is cancelled; [Lease] finds the lock in it.
+// time is up, or when the operation is cancelled; [HeldLock] finds the lock in it.
 type ActionCall[A any] struct {
 	Tenant    tenant.Tenant
 	PlanID    plan.ID
@@ -223,11 +224,8 @@ func decodeStrictly(raw json.RawMessage, into any) error {
 	return d.Decode(into)
 }
 
-// errLeftBehind says that an action may still be running.
-var errLeftBehind = errors.New("action ignored the end of its context")
-
 // protect runs an action's function so that a panic or a Goexit becomes an error, and one that ignores the end of its
-// context is left behind after a grace, with errLeftBehind. What fn sets may be read only if protect returns nil.
+// context is left behind after a grace, with ErrLeftBehind. What fn sets may be read only if protect returns nil.
 func protect(ctx context.Context, grace time.Duration, fn func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -251,7 +249,7 @@ func protect(ctx context.Context, grace time.Duration, fn func() error) error {
 	case err := <-done:
 		return withCause(ctx, err)
 	case <-timer.C:
-		return fmt.Errorf("%w for %s: %w", errLeftBehind, grace, context.Cause(ctx))
+		return fmt.Errorf("%w for %s: %w", ErrLeftBehind, grace, context.Cause(ctx))
 	}
 }
 
@@ -264,38 +262,27 @@ func withCause(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", cause, err)
 }
 
-// closableTx passes calls on until it is closed, so that an action left behind cannot reach a transaction that has
-// moved on.
+// closableTx passes calls on until it is closed, so that an action left behind cannot begin a call on a transaction that has
+// moved on. Closing does not wait for a call under way: the store then gives the connection up, see [ErrLeftBehind].
 type closableTx struct {
-	mu     sync.Mutex
 	tx     Tx
-	closed bool
+	closed atomic.Bool
 }
 
 var errTxClosed = errors.New("the checkpoint of this action is over")
 
 func (c *closableTx) Exec(ctx context.Context, sql string, args ...any) (int64, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
+	if c.closed.Load() {
 		return 0, errTxClosed
 	}
 	return c.tx.Exec(ctx, sql, args...)
 }
 
 func (c *closableTx) Query(ctx context.Context, sql string, args []any, row func(scan func(dest ...any) error) error) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
+	if c.closed.Load() {
 		return errTxClosed
 	}
 	return c.tx.Query(ctx, sql, args, row)
-}
-
-func (c *closableTx) close() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.closed = true
 }
 
 // Native returns a transaction as the store gave it. The storage packages' Unwrap need it; an action calls those.

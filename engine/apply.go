@@ -52,27 +52,25 @@ func (e *Engine) applyKnowing(ctx context.Context, t tenant.Tenant, change *plan
 	if mine, err := o.whyNotApply(ctx, change, opts, known); err != nil {
 		return o.endUnclaimed(mine, VerdictAlreadyApplied, err)
 	}
-	claim := &sitelock.Claim{
-		Direction: plan.Up, Change: change.ID, Digest: digest, Body: change, NewPlan: plan.NewID(), Retry: opts.Retry, Repin: opts.Repin,
-	}
-	grant, err := o.acquire(ctx, sitelock.OpApply, claim, opts.LockTimeout)
+	grant, err := o.acquire(ctx, sitelock.OpApply, applyClaim(change, digest, opts), opts.LockTimeout)
 	if err != nil {
 		return o.endUnclaimed(nil, "", err)
 	}
-	defer o.free(ctx)
+	defer o.release(ctx)
 	if grant.Claimed == nil {
-		mine, err := o.whyNotApply(ctx, change, opts, nil)
-		if err == nil {
-			err = fmt.Errorf("tenant %s, change %s: the claim was refused", t.Name, change.ID)
-		}
-		return o.endUnclaimed(mine, VerdictAlreadyApplied, err)
+		return o.explainNoApply(ctx, change, opts)
 	}
-	return o.apply(ctx, o.newRun(program, *grant.Claimed, plan.Up), opts)
+	return o.applyOne(ctx, o.newRun(program, *grant.Claimed, plan.Up), opts)
 }
 
-// apply runs a claimed plan upwards and settles how it ends.
-func (o *operation) apply(ctx context.Context, r *run, opts ApplyOptions) (Result, error) {
-	r.success = func() *Move { return r.endsWith(plan.Done, nil) }
+func applyClaim(change *plan.Change, digest plan.Digest, opts ApplyOptions) *sitelock.Claim {
+	return &sitelock.Claim{
+		Direction: plan.Up, Change: change.ID, Digest: digest, Body: change, NewPlan: plan.NewID(), Retry: opts.Retry, Repin: opts.Repin,
+	}
+}
+
+// applyOne runs a claimed plan upwards and settles how it ends.
+func (o *operation) applyOne(ctx context.Context, r *run, opts ApplyOptions) (Result, error) {
 	stepsCtx, cancel := withTimeout(ctx, opts.Timeout, r.program.Change.Timeout)
 	defer cancel()
 	err := o.stillRequired(ctx, r)
@@ -85,7 +83,7 @@ func (o *operation) apply(ctx context.Context, r *run, opts ApplyOptions) (Resul
 	if o.mayUndo(r, err) {
 		return o.undo(ctx, r, err)
 	}
-	err = o.giveUp(ctx, r, err)
+	err = r.giveUp(ctx, err, nil)
 	return o.end(r, r.verdictAfter(err), r.planError(err, nil))
 }
 
@@ -115,43 +113,8 @@ func (o *operation) undo(ctx context.Context, r *run, cause error) (Result, erro
 	if undoErr == nil {
 		return o.end(r, r.verdictAfter(cause), r.planError(cause, nil))
 	}
-	undoErr = o.giveUpUndo(ctx, r, cause, undoErr)
+	undoErr = r.giveUp(ctx, cause, undoErr)
 	return o.end(r, r.verdictAfter(undoErr), r.planError(cause, undoErr))
-}
-
-// turnBack moves the plan from applying to rolling_back, which makes the run a rollback.
-func (r *run) turnBack(ctx context.Context, cause error) error {
-	to, err := plan.Next(r.record.Plan.Status, r.record.Plan.ClaimedFrom, plan.Undo)
-	if err != nil {
-		return err
-	}
-	group := r.newGroup()
-	group.Move = &Move{Event: plan.Undo, From: r.record.Plan.Status, To: to, Failure: failureOf(cause, nil)}
-	r.direction, r.oneByOne = plan.Down, false
-	r.success = func() *Move { return r.endsWith(plan.RolledBack, failureOf(cause, nil)) }
-	if err := r.commit(ctx, group); err != nil && !errors.Is(err, errLookAgain) {
-		return err
-	}
-	return nil
-}
-
-// giveUpUndo ends a claim whose undo failed, so that both errors are on record. It returns the second as giveUp does.
-func (o *operation) giveUpUndo(ctx context.Context, r *run, cause, undoErr error) error {
-	if _, lost := errors.AsType[*sitelock.LockLostError](undoErr); lost || r.finished {
-		return undoErr
-	}
-	r.move(ctx, plan.Fail, plan.Failed, failureOf(cause, undoErr))
-	return r.orLost(undoErr)
-}
-
-// endsWith is the move of success, from wherever the plan is in flight.
-func (r *run) endsWith(outcome plan.Outcome, failure *plan.Failure) *Move {
-	to, err := plan.Next(r.record.Plan.Status, r.record.Plan.ClaimedFrom, plan.Succeed)
-	if err != nil {
-		// A run's plan is in flight until its last move is committed, and from there success is always an edge.
-		panic(err)
-	}
-	return &Move{Event: plan.Succeed, From: r.record.Plan.Status, To: to, Outcome: outcome, Failure: failure}
 }
 
 // verdictAfter says what a failed run came to.
@@ -166,22 +129,6 @@ func (r *run) verdictAfter(err error) Verdict {
 		return verdictOf(err)
 	}
 	return VerdictFailed
-}
-
-// prepare checks a change against this engine and splits its scripts for one database.
-func (e *Engine) prepare(change *plan.Change, digest plan.Digest, d tenant.Dialect) (*plan.Program, error) {
-	if program := e.programs.cached(digest, d); program != nil {
-		return program, nil
-	}
-	program, err := change.Compile(d)
-	if err != nil {
-		return nil, &RefusedError{Reason: RefusedInvalid, Err: err}
-	}
-	if err := e.config.Actions.Check(change); err != nil {
-		return nil, &RefusedError{Reason: RefusedInvalid, Err: fmt.Errorf("change %s: %w", change.ID, err)}
-	}
-	e.programs.keep(program)
-	return program, nil
 }
 
 // stillRequired looks again, under the lock, whether the changes that this one requires are applied.
@@ -238,14 +185,11 @@ func (o *operation) whyNotRepin(ctx context.Context, mine *plan.Record, change *
 	return nil
 }
 
-// withTimeout bounds ctx by the shorter of two limits; zero is no limit.
-func withTimeout(ctx context.Context, a, b time.Duration) (context.Context, context.CancelFunc) {
-	limit := a
-	if limit == 0 || b > 0 && b < limit {
-		limit = b
+// explainNoApply reads why a claim was refused.
+func (o *operation) explainNoApply(ctx context.Context, change *plan.Change, opts ApplyOptions) (Result, error) {
+	mine, err := o.whyNotApply(ctx, change, opts, nil)
+	if err == nil {
+		err = fmt.Errorf("tenant %s, change %s: the claim was refused", o.tenant.Name, change.ID)
 	}
-	if limit == 0 {
-		return context.WithCancel(ctx)
-	}
-	return context.WithTimeout(ctx, limit)
+	return o.endUnclaimed(mine, VerdictAlreadyApplied, err)
 }

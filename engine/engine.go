@@ -9,7 +9,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/belayhq/belay/plan"
+	"github.com/belayhq/belay/internal/logkey"
 	"github.com/belayhq/belay/sitelock"
 	"github.com/belayhq/belay/tenant"
 )
@@ -48,7 +48,7 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	c.Lease = defaultTo(c.Lease, 60*time.Second)
+	c.Lease = defaultTo(c.Lease, sitelock.DefaultLease)
 	c.StepTimeout = defaultTo(c.StepTimeout, 15*time.Minute)
 	c.ActionTimeout = defaultTo(c.ActionTimeout, 2*time.Minute)
 	c.UndoTimeout = defaultTo(c.UndoTimeout, 30*time.Minute)
@@ -117,9 +117,7 @@ func New(directory Directory, config Config) (*Engine, error) {
 	configErr := config.validate()
 	config = config.withDefaults()
 	e := &Engine{directory: directory, config: config}
-	locker, err := sitelock.NewLocker(sitelock.Config{
-		Lease: config.Lease, Process: config.Process, Log: config.Log, OnWait: e.observeWait,
-	})
+	locker, err := sitelock.NewLocker(sitelock.Config{Lease: config.Lease, Process: config.Process, Log: config.Log})
 	if err := errors.Join(configErr, err); err != nil {
 		return nil, fmt.Errorf("engine config: %w", err)
 	}
@@ -134,6 +132,11 @@ func New(directory Directory, config Config) (*Engine, error) {
 // Lease returns the length of this engine's leases.
 func (e *Engine) Lease() time.Duration { return e.config.Lease }
 
+// logOf is the engine's log, with the tenant in each line.
+func (e *Engine) logOf(t tenant.Tenant) zerolog.Logger {
+	return e.config.Log.With().Str(logkey.Tenant, string(t.ID)).Str(logkey.TenantName, t.Name).Logger()
+}
+
 // ErrAborted is the cause of what [Engine.Abort] cut short.
 var ErrAborted = errors.New("aborted")
 
@@ -147,49 +150,4 @@ func (e *Engine) Close() {
 		e.abortNow(ErrAborted)
 		e.locker.Stop()
 	})
-}
-
-// uncancelled returns a context for a database transaction: it outlives the cancellation of ctx, because a statement
-// cut in the middle of a commit would leave an unknown outcome, but not an Abort, nor its own deadline.
-func (e *Engine) uncancelled(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
-	ctx, cancelCause := context.WithCancelCause(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(e.abort, func() { cancelCause(context.Cause(e.abort)) })
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	return ctx, func() { stop(); cancel(); cancelCause(context.Canceled) }
-}
-
-// finishing returns a context for the last words on a plan or a lock: neither the caller's cancellation nor an Abort
-// may keep the status from being true.
-func finishing(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
-}
-
-const finishTimeout = 10 * time.Second
-
-// programs keeps changes compiled, by digest and dialect: thousands of tenants share them.
-type programs struct {
-	mu    sync.Mutex
-	cache map[programKey]*plan.Program
-}
-
-type programKey struct {
-	digest  plan.Digest
-	dialect tenant.Dialect
-}
-
-const programsMax = 256
-
-func (p *programs) keep(program *plan.Program) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.cache == nil || len(p.cache) >= programsMax {
-		p.cache = make(map[programKey]*plan.Program)
-	}
-	p.cache[programKey{program.Digest, program.Dialect}] = program
-}
-
-func (p *programs) cached(digest plan.Digest, d tenant.Dialect) *plan.Program {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.cache[programKey{digest, d}]
 }

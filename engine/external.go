@@ -60,7 +60,7 @@ func (r *run) transactional(ctx context.Context, s *plan.ProgramStep) (func(cont
 		ctx, cancel := r.actionContext(ctx, r.timeLeft(ctx, s))
 		defer cancel()
 		guarded := &closableTx{tx: tx}
-		defer guarded.close()
+		defer guarded.closed.Store(true)
 		var before []byte
 		err := protect(ctx, r.engine.config.ActionGrace, func() (err error) {
 			if down {
@@ -74,17 +74,6 @@ func (r *run) transactional(ctx context.Context, s *plan.ProgramStep) (func(cont
 		}
 		return before, nil
 	}, nil
-}
-
-// actionContext is what an action runs under: the lock's context, which ends when the lock is lost, with the caller's
-// cancellation, the step's time and Abort.
-func (r *run) actionContext(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
-	ctx, cancelCause := context.WithCancelCause(ctx)
-	lockCtx := r.lock.Context()
-	stopLock := context.AfterFunc(lockCtx, func() { cancelCause(context.Cause(lockCtx)) })
-	stopAbort := context.AfterFunc(r.engine.abort, func() { cancelCause(context.Cause(r.engine.abort)) })
-	ctx, cancel := context.WithTimeoutCause(withLease(ctx, r.lock), limit, fmt.Errorf("timed out after %s", limit))
-	return ctx, func() { stopLock(); stopAbort(); cancel(); cancelCause(context.Canceled) }
 }
 
 // externalStep carries out a step that cannot share a transaction: intent and before-image, effect, done. last says
@@ -256,7 +245,7 @@ func (r *run) effect(ctx context.Context, s *plan.ProgramStep, mayHaveRun bool) 
 		return context.Cause(ctx)
 	}
 	err = protect(ctx, r.engine.config.ActionGrace, func() error { return act(ctx, c) })
-	r.leftBehind = r.leftBehind || errors.Is(err, errLeftBehind)
+	r.leftBehind = r.leftBehind || errors.Is(err, ErrLeftBehind)
 	return errors.Join(err, failpoint.Hit(failpoint.AfterEffect))
 }
 
@@ -267,9 +256,11 @@ func (r *run) mark(ctx context.Context, s *plan.ProgramStep, state plan.StepStat
 	if r.direction == plan.Up {
 		step.Verify = s.Step.Verify
 	}
-	group.Steps = []GroupStep{step}
+	group.Steps = r.withCovered([]GroupStep{step}, s)
 	if last {
-		r.finishIn(&group)
+		if err := r.finishIn(&group); err != nil {
+			return err
+		}
 	}
 	return r.commit(ctx, group)
 }

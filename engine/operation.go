@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/belayhq/belay/internal/failpoint"
+	"github.com/belayhq/belay/internal/logkey"
 	"github.com/belayhq/belay/plan"
 	"github.com/belayhq/belay/sitelock"
 	"github.com/belayhq/belay/tenant"
@@ -38,7 +39,7 @@ func (e *Engine) begin(ctx context.Context, t tenant.Tenant, change string, dige
 	if _, err := tenant.ParseID(string(t.ID)); err != nil {
 		return o, func() {}, err
 	}
-	store, release, err := e.directory.Open(ctx, t)
+	store, release, err := e.open(ctx, t)
 	if err != nil {
 		return o, func() {}, err
 	}
@@ -46,10 +47,17 @@ func (e *Engine) begin(ctx context.Context, t tenant.Tenant, change string, dige
 	return o, release, nil
 }
 
+// open opens a tenant's database, or says why it must be left as it is.
+func (e *Engine) open(ctx context.Context, t tenant.Tenant) (Store, func(), error) {
+	store, release, err := e.directory.Open(ctx, t)
+	return store, release, AsRefusal(err)
+}
+
 // acquire takes the tenant's lock, with a claim or without, and notes what it recovered.
 func (o *operation) acquire(ctx context.Context, op sitelock.Operation, claim *sitelock.Claim, wait time.Duration) (sitelock.Grant, error) {
 	o.request = sitelock.Request{
 		Tenant: o.tenant.ID, Scope: o.tenant.Target.Scope, Operation: op, Lease: o.engine.config.Lease, Claim: claim,
+		OnWait: o.waiting,
 	}
 	if err := failpoint.Hit(failpoint.BeforeAcquire); err != nil {
 		return sitelock.Grant{}, err
@@ -66,6 +74,13 @@ func (o *operation) acquire(ctx context.Context, op sitelock.Operation, claim *s
 	return grant, nil
 }
 
+// waiting tells those who watch that the operation waits for a lock.
+func (o *operation) waiting(w sitelock.Waiting) {
+	o.engine.config.Observe(Progress{
+		At: time.Now(), Kind: KindWaiting, Tenant: o.tenant.ID, Name: o.tenant.Name, Change: o.change, Waiting: &w,
+	})
+}
+
 func (o *operation) recovered(plans []sitelock.Recovered) {
 	o.result.Recovered = append(o.result.Recovered, plans...)
 	for i := range plans {
@@ -76,62 +91,26 @@ func (o *operation) recovered(plans []sitelock.Recovered) {
 	}
 }
 
-// free ends the operation's hold on its lock. Where the plan's last transaction has released it, nothing is asked of the
+// release ends the operation's hold on its lock. Where the plan's last transaction has released it, nothing is asked of the
 // database; where that failed, the next holder need not wait for the lease to lapse.
-func (o *operation) free(ctx context.Context) {
+func (o *operation) release(ctx context.Context) {
 	ctx, cancel := finishing(ctx)
 	defer cancel()
 	if err := o.lock.Release(ctx); err != nil && !errors.Is(err, sitelock.ErrNotHeld) {
-		o.engine.config.Log.Warn().Err(err).Str("tenant", o.tenant.Name).Msg("lock not released; it lapses by itself")
+		log := o.engine.logOf(o.tenant)
+		log.Warn().Err(err).Int64(logkey.Fence, int64(o.lock.Held().Fence)).Msg("lock not released; it lapses by itself")
 	}
 }
 
 // newRun makes a run of a claimed plan.
 func (o *operation) newRun(program *plan.Program, record plan.Record, d plan.Direction) *run {
-	r := &run{operation: o, program: program, record: record, direction: d}
+	r := &run{operation: o, program: program, record: record, direction: d, outcome: plan.OutcomeApplied}
+	if d == plan.Down {
+		r.outcome = plan.OutcomeRolledBack
+	}
 	o.result.Plan = record.Plan.ID
 	r.observe(KindClaimed, "", nil)
 	return r
-}
-
-// giveUp ends a claim without success: the plan goes back to the status it was claimed from. Nothing is written if the
-// lock is lost: the new holder has recovered the plan. It returns the cause, behind the loss of the lock if that shows
-// only now.
-func (o *operation) giveUp(ctx context.Context, r *run, cause error) error {
-	if _, lost := errors.AsType[*sitelock.LockLostError](cause); lost || r.finished {
-		return cause
-	}
-	outcome := plan.Failed
-	if errors.Is(cause, errCancelled) {
-		outcome = ""
-		if r.record.Touched() {
-			outcome = plan.Interrupted
-		}
-	}
-	r.move(ctx, plan.Fail, outcome, failureOf(cause, nil))
-	return r.orLost(cause)
-}
-
-// move writes a status of its own, without steps, and frees the lock with it. It outlives cancellation and Abort. If it
-// cannot be written, the lease lapses and the next acquire recovers the plan.
-func (r *run) move(ctx context.Context, event plan.Event, outcome plan.Outcome, failure *plan.Failure) {
-	to, err := plan.Next(r.record.Plan.Status, r.record.Plan.ClaimedFrom, event)
-	if err != nil {
-		r.engine.config.Log.Error().Err(err).Str("tenant", r.tenant.Name).Msg("status not written")
-		return
-	}
-	group := r.newGroup()
-	group.Move = &Move{Event: event, From: r.record.Plan.Status, To: to, Outcome: outcome, Failure: failure}
-	group.Release = true
-	ctx, cancel := finishing(ctx)
-	defer cancel()
-	err = r.lock.Releasing(ctx, func(ctx context.Context) error { return r.store.Checkpoint(ctx, r.lock.Held(), group) })
-	if err != nil {
-		r.engine.config.Log.Warn().Err(err).Str("tenant", r.tenant.Name).
-			Msg("status not written; the lease lapses and the next apply or rollback recovers the plan")
-		return
-	}
-	r.note(group)
 }
 
 // end makes the operation's Result. r is nil if no plan was claimed.
@@ -147,15 +126,21 @@ func (o *operation) end(r *run, verdict Verdict, err error) (Result, error) {
 	return o.result, err
 }
 
-// endUnclaimed makes the Result of an operation that claimed no plan.
-func (o *operation) endUnclaimed(record *plan.Record, already Verdict, err error) (Result, error) {
+// about fills in the Result with a plan that was looked at; nil if there is none.
+func (o *operation) about(record *plan.Record) {
 	if record != nil {
 		o.result.Plan = record.Plan.ID
 		o.result.StepsDone, o.result.StepsTotal = record.InPlace(), record.Plan.StepsTotal
 	}
+}
+
+// endUnclaimed makes the Result of an operation that claimed no plan, or no further one.
+func (o *operation) endUnclaimed(record *plan.Record, already Verdict, err error) (Result, error) {
+	o.about(record)
 	if errors.Is(err, errAlready) {
 		return o.end(nil, already, nil)
 	}
+	err = AsRefusal(err)
 	verdict := verdictOf(err)
 	if verdict == VerdictFailed && o.cancelled() {
 		// Whatever it was, it is what became of being cancelled: not every layer passes the cause on.
@@ -170,17 +155,13 @@ func verdictOf(err error) Verdict {
 		switch refused.Reason {
 		case RefusedQuarantined, RefusedHalfUndone, RefusedBlocked:
 			return VerdictPartial
-		case RefusedDigest, RefusedIrreversible, RefusedRequires, RefusedNewer, RefusedUnknown, RefusedInvalid:
+		case RefusedDigest, RefusedIrreversible, RefusedRequires, RefusedNewer, RefusedUnknown, RefusedInvalid,
+			RefusedNewerSchema, RefusedNewerBinary, RefusedScopeTaken, RefusedRemoved, RefusedNoScope:
 			return VerdictRefused
 		}
 	}
 	if _, busy := errors.AsType[*sitelock.LockBusyError](err); busy {
 		return VerdictBusy
-	}
-	for _, refusal := range []error{ErrNewerSchema, sitelock.ErrNewerBinary, sitelock.ErrScopeTaken, sitelock.ErrRemoved} {
-		if errors.Is(err, refusal) {
-			return VerdictRefused
-		}
 	}
 	if errors.Is(err, errCancelled) || errors.Is(err, context.Canceled) {
 		return VerdictCancelled

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/belayhq/belay/internal/logkey"
 	"github.com/belayhq/belay/plan"
 	"github.com/belayhq/belay/tenant"
 )
@@ -87,11 +89,11 @@ func (e *Engine) RollbackAllTo(ctx context.Context, tenants iter.Seq2[tenant.Ten
 	return p.run(ctx, tenants)
 }
 
-// Each runs any operation on many tenants in the same pool: Verify or Resolve, say.
-func (e *Engine) Each(ctx context.Context, tenants iter.Seq2[tenant.Tenant, error], pool PoolOptions,
+// Each runs any operation about a change on many tenants in the same pool: Verify or Resolve, say.
+func (e *Engine) Each(ctx context.Context, tenants iter.Seq2[tenant.Tenant, error], change string, pool PoolOptions,
 	work func(context.Context, tenant.Tenant) Result, report func(Result),
 ) error {
-	p := e.newPool("", 0, pool, report)
+	p := e.newPool(change, 0, pool, report)
 	p.work = func(ctx context.Context, s Surveyed, _ time.Duration) Result { return work(ctx, s.Tenant) }
 	return p.run(ctx, tenants)
 }
@@ -123,21 +125,9 @@ func (p *pool) run(ctx context.Context, tenants iter.Seq2[tenant.Tenant, error])
 	var workers errgroup.Group
 	workers.SetLimit(p.opts.Workers)
 	err := p.first(ctx, tenants, &workers)
-	// A worker's panic or error would have been reported as its tenant's result; Wait has nothing to add.
-	_ = workers.Wait()
+	_ = workers.Wait() // no worker returns an error: what befell a tenant is its result
 	for _, t := range p.busy {
-		if p.stopped(ctx) {
-			p.tell(p.skipped(t))
-			continue
-		}
-		workers.Go(func() error {
-			if p.stopped(ctx) {
-				p.tell(p.skipped(t))
-				return nil
-			}
-			p.tell(p.work(ctx, Surveyed{Tenant: t}, p.wait))
-			return nil
-		})
+		p.start(ctx, &workers, Surveyed{Tenant: t}, func(s Surveyed) { p.tell(p.attempt(ctx, s, p.wait)) })
 	}
 	_ = workers.Wait()
 	return err
@@ -151,22 +141,27 @@ func (p *pool) first(ctx context.Context, tenants iter.Seq2[tenant.Tenant, error
 		}
 		for _, group := range byDatabase(batch) {
 			for _, s := range p.unsettled(ctx, group) {
-				if p.stopped(ctx) {
-					p.tell(p.skipped(s.Tenant))
-					continue
-				}
-				workers.Go(func() error {
-					if p.stopped(ctx) { // while it waited for a worker
-						p.tell(p.skipped(s.Tenant))
-						return nil
-					}
-					p.tryFirst(ctx, s)
-					return nil
-				})
+				p.start(ctx, workers, s, func(s Surveyed) { p.tryFirst(ctx, s) })
 			}
 		}
 	}
 	return nil
+}
+
+// start gives a tenant to the next free worker, unless the pool has stopped by then.
+func (p *pool) start(ctx context.Context, workers *errgroup.Group, s Surveyed, work func(Surveyed)) {
+	if p.stopped(ctx) {
+		p.tell(p.skipped(s.Tenant))
+		return
+	}
+	workers.Go(func() error {
+		if p.stopped(ctx) { // while it waited for a worker
+			p.tell(p.skipped(s.Tenant))
+			return nil
+		}
+		work(s)
+		return nil
+	})
 }
 
 // unsettled reports the tenants of one database that need no work, and returns the others. One whose database cannot be read
@@ -193,7 +188,7 @@ func (p *pool) unsettled(ctx context.Context, group []tenant.Tenant) []Surveyed 
 
 // tryFirst works on a tenant, or puts it off if it is busy and may be waited for.
 func (p *pool) tryFirst(ctx context.Context, s Surveyed) {
-	result := p.work(ctx, s, 0)
+	result := p.attempt(ctx, s, 0)
 	if result.Verdict == VerdictBusy && p.wait > 0 {
 		p.busyMu.Lock()
 		defer p.busyMu.Unlock()
@@ -201,6 +196,22 @@ func (p *pool) tryFirst(ctx context.Context, s Surveyed) {
 		return
 	}
 	p.tell(result)
+}
+
+// attempt works on a tenant. A panic becomes that tenant's result, so that the others are not left half-way; the lock is free
+// then, and the next apply or rollback recovers a plan in flight. Actions have a net of their own: see protect.
+func (p *pool) attempt(ctx context.Context, s Surveyed, wait time.Duration) (result Result) {
+	defer func() {
+		if v := recover(); v != nil {
+			log := p.engine.logOf(s.Tenant)
+			log.Error().Bytes(logkey.Stack, debug.Stack()).Msg("panic")
+			result = Result{
+				Tenant: s.Tenant, Change: p.change, Verdict: VerdictFailed,
+				Err: fmt.Errorf("tenant %s, change %s: panic: %v", s.Tenant.Name, p.change, v),
+			}
+		}
+	}()
+	return p.work(ctx, s, wait)
 }
 
 // stopped says that no further tenant may be started.

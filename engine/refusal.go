@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/belayhq/belay/plan"
+	"github.com/belayhq/belay/sitelock"
 )
 
 // Refusal says why the engine would not touch a tenant.
@@ -24,9 +25,43 @@ const (
 	RefusedNewer        Refusal = "newer_applied" // a newer plan is in place on top of it
 	RefusedUnknown      Refusal = "unknown_change"
 	RefusedInvalid      Refusal = "invalid_change"
+
+	// The database is one that this binary must leave as it is.
+
+	RefusedNewerSchema Refusal = "newer_schema" // Belay's tables are of a newer Belay
+	RefusedNewerBinary Refusal = "newer_binary" // a plan in flight is one that only a newer Belay can read
+	RefusedScopeTaken  Refusal = "scope_taken"  // the target belongs to another tenant id
+	RefusedRemoved     Refusal = "removed"      // the tenant has been removed
+	RefusedNoScope     Refusal = "no_scope"     // there is no such schema
 )
 
-// RefusedError is returned before anything was touched.
+// untouchable are the errors by which a store says that a database is to be left as it is.
+var untouchable = []struct {
+	err    error
+	reason Refusal
+}{
+	{ErrNewerSchema, RefusedNewerSchema},
+	{sitelock.ErrNewerBinary, RefusedNewerBinary},
+	{sitelock.ErrScopeTaken, RefusedScopeTaken},
+	{sitelock.ErrRemoved, RefusedRemoved},
+	{ErrNoScope, RefusedNoScope},
+}
+
+// AsRefusal makes a *RefusedError of an error by which a store says that its database is to be left as it is. The engine
+// has done so with what it returns; who calls a store without one does it here. Any other error stays as it is.
+func AsRefusal(err error) error {
+	if _, already := errors.AsType[*RefusedError](err); already {
+		return err
+	}
+	for _, u := range untouchable {
+		if errors.Is(err, u.err) {
+			return &RefusedError{Reason: u.reason, Err: err}
+		}
+	}
+	return err
+}
+
+// RefusedError is returned before anything of a plan was put in place or taken back.
 type RefusedError struct {
 	Reason Refusal
 	// Changes are the other changes it is about, if any: what is required, what blocks, what is newer.
@@ -126,12 +161,12 @@ func whyNotRollback(records []plan.Record, change string, together []string, opt
 func newerInPlace(records []plan.Record, p plan.Plan) []string {
 	var newer []string
 	for _, r := range records {
-		if r.Plan.Seq > p.Seq && r.Touched() && r.Plan.Change != p.Change {
+		if r.Plan.AppliedSeq > p.AppliedSeq && r.Touched() && r.Plan.Change != p.Change {
 			newer = append(newer, r.Plan.Change)
 		}
 	}
 	slices.SortFunc(newer, func(a, b string) int {
-		return cmp.Compare(find(records, b).Plan.Seq, find(records, a).Plan.Seq)
+		return cmp.Compare(find(records, b).Plan.AppliedSeq, find(records, a).Plan.AppliedSeq)
 	})
 	return newer
 }

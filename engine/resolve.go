@@ -48,12 +48,15 @@ func (e *Engine) Resolve(ctx context.Context, t tenant.Tenant, change string, op
 	if err != nil {
 		return o.endUnclaimed(nil, "", err)
 	}
-	defer o.free(ctx)
+	defer o.release(ctx)
 	record, steps, err := o.resolvable(ctx, opts)
 	if err != nil {
 		return o.endUnclaimed(record, "", err)
 	}
-	group := resolution(*record, steps, t, opts)
+	group, err := resolution(*record, steps, t, opts)
+	if err != nil {
+		return o.endUnclaimed(record, "", err)
+	}
 	ctx, cancel := finishing(ctx)
 	defer cancel()
 	err = o.lock.Releasing(ctx, func(ctx context.Context) error { return o.store.Checkpoint(ctx, o.lock.Held(), group) })
@@ -103,20 +106,25 @@ func (o *operation) resolvable(ctx context.Context, opts ResolveOptions) (*plan.
 }
 
 // resolution is the group that makes the journal and the status say what the person says.
-func resolution(record plan.Record, steps []plan.Step, t tenant.Tenant, opts ResolveOptions) Group {
+func resolution(record plan.Record, steps []plan.Step, t tenant.Tenant, opts ResolveOptions) (Group, error) {
 	group := Group{Plan: record.Plan.ID, Scope: t.Target.Scope, Cycle: max(record.Plan.Cycle, 1), Release: true}
-	event, to, state := plan.ResolveApplied, plan.Applied, plan.StepDone
+	event, state := plan.EventResolveApplied, plan.StepDone
 	group.Direction = plan.Up
 	if opts.As == ResolveRolledBack {
-		event, to, state = plan.ResolveRolledBack, plan.Pending, plan.StepUndone
+		event, state = plan.EventResolveRolledBack, plan.StepUndone
 		group.Direction = plan.Down
 	}
+	move, err := moveOf(record.Plan, event, plan.OutcomeResolved, nil)
+	if err != nil {
+		return Group{}, err
+	}
+	move.Reason = opts.Reason
+	group.Move = move
 	for i := range steps {
 		now := record.State(i)
 		if now != state && now.CanBecome(state) {
 			group.Steps = append(group.Steps, GroupStep{Ordinal: i, ID: steps[i].ID, State: state})
 		}
 	}
-	group.Move = &Move{Event: event, From: record.Plan.Status, To: to, Outcome: plan.ResolvedByOne, Reason: opts.Reason}
-	return group
+	return group, nil
 }

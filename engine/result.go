@@ -33,11 +33,11 @@ const (
 
 // Result is what an operation did to one tenant.
 type Result struct {
-	Tenant tenant.Tenant
-	Plan   plan.ID
-	Change string
-	Digest plan.Digest
-	Verdict
+	Tenant  tenant.Tenant
+	Plan    plan.ID
+	Change  string
+	Digest  plan.Digest
+	Verdict Verdict
 	// StepsDone counts the steps in place at the end, of StepsTotal.
 	StepsDone, StepsTotal int
 	// Recovered lists plans that a dead holder had left in flight.

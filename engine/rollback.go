@@ -68,17 +68,17 @@ func (e *Engine) rollback(ctx context.Context, t tenant.Tenant, change string, o
 	if err != nil {
 		return o.endUnclaimed(nil, "", err)
 	}
-	defer o.free(ctx)
+	defer o.release(ctx)
 	if grant.Claimed == nil {
 		return o.explainNoRollback(ctx, chosen[0], opts)
 	}
 	ctx, cancel := withTimeout(ctx, opts.Timeout, 0)
 	defer cancel()
-	return o.rollbackAll(ctx, *grant.Claimed, chosen, programs, opts)
+	return o.rollbackChosen(ctx, *grant.Claimed, chosen, programs, opts)
 }
 
-// rollbackAll runs the chosen plans downwards under one lease, each claimed when the one before it rests.
-func (o *operation) rollbackAll(ctx context.Context, first plan.Record, chosen []plan.Record, programs []*plan.Program,
+// rollbackChosen runs the chosen plans downwards under one lease, each claimed when the one before it rests.
+func (o *operation) rollbackChosen(ctx context.Context, first plan.Record, chosen []plan.Record, programs []*plan.Program,
 	opts RollbackOptions,
 ) (Result, error) {
 	record := first
@@ -91,7 +91,7 @@ func (o *operation) rollbackAll(ctx context.Context, first plan.Record, chosen [
 			return result, err
 		}
 		o.result.Also = append(o.result.Also, record.Plan.Change)
-		next, err := o.store.Claim(ctx, o.lock.Held(), *rollbackClaim(chosen[i+1], opts))
+		next, err := o.claim(ctx, rollbackClaim(chosen[i+1], opts))
 		if err != nil {
 			return o.endUnclaimed(&chosen[i+1], "", err)
 		}
@@ -104,7 +104,6 @@ func (o *operation) rollbackAll(ctx context.Context, first plan.Record, chosen [
 
 // rollbackOne runs a claimed plan downwards and settles how it ends.
 func (o *operation) rollbackOne(ctx context.Context, r *run) (Result, error) {
-	r.success = func() *Move { return r.endsWith(plan.RolledBack, nil) }
 	ctx, cancel := withTimeout(ctx, r.program.Change.Timeout, 0)
 	defer cancel()
 	err := whyNotUndo(r.program, r.record)
@@ -114,7 +113,7 @@ func (o *operation) rollbackOne(ctx context.Context, r *run) (Result, error) {
 	if err == nil {
 		return o.end(r, VerdictRolledBack, nil)
 	}
-	err = o.giveUp(ctx, r, err)
+	err = r.giveUp(ctx, err, nil)
 	return o.end(r, r.verdictAfter(err), r.planError(err, nil))
 }
 
@@ -155,28 +154,6 @@ func allAfter(records []plan.Record, change string) ([]plan.Record, error) {
 
 func rollbackClaim(r plan.Record, opts RollbackOptions) *sitelock.Claim {
 	return &sitelock.Claim{Direction: plan.Down, Change: r.Plan.Change, Digest: r.Plan.Digest, Retry: opts.Retry}
-}
-
-// undoPrograms reads the changes of the chosen plans and refuses if any of their steps in place has no way back.
-func (o *operation) undoPrograms(ctx context.Context, chosen []plan.Record) ([]*plan.Program, error) {
-	programs := make([]*plan.Program, 0, len(chosen))
-	for _, record := range chosen {
-		program := o.engine.programs.cached(record.Plan.Digest, o.store.Dialect())
-		if program == nil {
-			change, err := o.store.Change(ctx, record.Plan.Digest)
-			if err != nil {
-				return nil, fmt.Errorf("change %s: %w", record.Plan.Change, err)
-			}
-			if program, err = o.engine.prepare(change, record.Plan.Digest, o.store.Dialect()); err != nil {
-				return nil, err
-			}
-		}
-		if err := whyNotUndo(program, record); err != nil {
-			return nil, err
-		}
-		programs = append(programs, program)
-	}
-	return programs, nil
 }
 
 // whyNotUndo refuses a rollback across a step that cannot be undone.

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,8 +26,9 @@ type run struct {
 	oneByOne bool
 	// keepLock leaves the lock held when the plan is finished, for the next plan of the same operation.
 	keepLock bool
-	// success is the move that ends the claim when no step is left.
-	success func() *Move
+	// outcome is what the plan's last move records, and because why the plan turned back; nil if it did not.
+	outcome plan.Outcome
+	because *plan.Failure
 	// finished says that the plan rests: its last move is committed.
 	finished bool
 	// leftBehind says that an external action has ignored its end and may still be at work.
@@ -70,47 +72,19 @@ func (r *run) steps(ctx context.Context) error {
 	}
 }
 
-// orLost puts the loss of the lock before an error that may be only its consequence.
-func (r *run) orLost(err error) error {
-	lost, isLost := errors.AsType[*sitelock.LockLostError](r.lock.Err())
-	if _, already := errors.AsType[*sitelock.LockLostError](err); already || !isLost {
-		return err
-	}
-	return fmt.Errorf("%w: %w", lost, err)
-}
-
 // looksMax bounds how often one run finds out what became of a commit.
 const looksMax = 20
 
-// mayGoOn is asked before each group: the lock must be trusted, and nobody may have asked to stop.
-func (r *run) mayGoOn(ctx context.Context) error {
-	if err := r.lock.Err(); err != nil {
-		return err
-	}
-	if err := context.Cause(r.engine.abort); err != nil {
-		return fmt.Errorf("%w: %w", errCancelled, err)
-	}
-	if err := ctx.Err(); err != nil {
-		cause := context.Cause(ctx)
-		if errors.Is(cause, context.DeadlineExceeded) {
-			return fmt.Errorf("timed out: %w", cause)
-		}
-		return fmt.Errorf("%w: %w", errCancelled, cause)
-	}
-	return nil
-}
-
 // remaining lists the steps left in the run's direction: those not in place, oldest first, or those in place or in doubt,
-// newest first.
+// newest first. A step that an earlier one's undo takes back is left to that one: it is in place until then.
 func (r *run) remaining() []*plan.ProgramStep {
 	var left []*plan.ProgramStep
 	for i := range r.program.Steps {
 		s := &r.program.Steps[i]
-		state := r.record.State(s.Ordinal)
 		switch {
-		case r.direction == plan.Up && state != plan.StepDone:
+		case r.direction == plan.Up && r.record.State(s.Ordinal) != plan.StepDone:
 			left = append(left, s)
-		case r.direction == plan.Down && state != "" && state != plan.StepUndone:
+		case r.direction == plan.Down && r.present(s) && !r.coveredByOther(s):
 			left = append(left, s)
 		}
 	}
@@ -120,19 +94,52 @@ func (r *run) remaining() []*plan.ProgramStep {
 	return left
 }
 
+// present reports whether a step is in place or in doubt.
+func (r *run) present(s *plan.ProgramStep) bool {
+	state := r.record.State(s.Ordinal)
+	return state != "" && state != plan.StepUndone
+}
+
+func (r *run) coveredByOther(s *plan.ProgramStep) bool {
+	return s.Step.Undo != nil && s.Step.Undo.CoveredBy != "" && slices.ContainsFunc(r.program.Steps, func(other plan.ProgramStep) bool {
+		return other.Step.ID == s.Step.Undo.CoveredBy && r.present(&other)
+	})
+}
+
+// withCovered adds to a step's undo the marks of the steps that it takes back too: they go in the same checkpoint, or the
+// journal would call undone what is still in place.
+func (r *run) withCovered(steps []GroupStep, s *plan.ProgramStep) []GroupStep {
+	if r.direction == plan.Up {
+		return steps
+	}
+	for i := range r.program.Steps {
+		other := &r.program.Steps[i]
+		if other.Step.Undo != nil && other.Step.Undo.CoveredBy == s.Step.ID && r.present(other) {
+			steps = append(steps, GroupStep{Ordinal: other.Ordinal, ID: other.Step.ID, State: plan.StepUndone})
+		}
+	}
+	return steps
+}
+
 // groupOf commits the next checkpoint: as many of the steps left as may share one.
 func (r *run) groupOf(ctx context.Context, left []*plan.ProgramStep) error {
 	members := r.membersOf(left)
 	group := r.newGroup()
+	var owners []*plan.ProgramStep // of the group's steps
 	for _, s := range members {
 		step, err := r.groupStep(ctx, s)
 		if err != nil {
 			return r.failed(ctx, s, err)
 		}
-		group.Steps = append(group.Steps, step)
+		group.Steps = r.withCovered(append(group.Steps, step), s)
+		for len(owners) < len(group.Steps) {
+			owners = append(owners, s)
+		}
 	}
 	if len(members) == len(left) {
-		r.finishIn(&group)
+		if err := r.finishIn(&group); err != nil {
+			return err
+		}
 	}
 	err := r.commit(ctx, group)
 	if len(members) > 1 && r.mayPassAlone(ctx, err) {
@@ -140,7 +147,7 @@ func (r *run) groupOf(ctx context.Context, left []*plan.ProgramStep) error {
 		return nil
 	}
 	if failure, ok := errors.AsType[*StepFailure](err); ok {
-		return r.failed(ctx, members[failure.Step], failure)
+		return r.failed(ctx, owners[failure.Step], failure)
 	}
 	if len(members) == 1 {
 		return r.failed(ctx, members[0], err)
@@ -232,25 +239,10 @@ func (r *run) timeLeft(ctx context.Context, s *plan.ProgramStep) time.Duration {
 	return limit
 }
 
-// finishIn adds the plan's last move, and the release, to a group.
-func (r *run) finishIn(g *Group) {
-	g.Move = r.success()
-	g.Release = !r.keepLock
-}
-
 // commit makes a checkpoint and takes note of it. Transactions the database wants repeated are; an outcome that nobody
 // knows is found out, after which the run goes on with what it found.
 func (r *run) commit(ctx context.Context, group Group) error {
-	err := r.tryCommit(ctx, group)
-	for tries := 1; errors.Is(err, ErrRetryTransaction) && tries < 4; tries++ {
-		if waitErr := pause(ctx, tries); waitErr != nil {
-			break
-		}
-		if lost := r.lock.Err(); lost != nil {
-			return lost
-		}
-		err = r.tryCommit(ctx, group)
-	}
+	err := r.repeated(ctx, func() error { return r.tryCommit(ctx, group) })
 	switch {
 	case err == nil:
 		r.stumbles = 0
@@ -273,6 +265,14 @@ func (r *run) commit(ctx context.Context, group Group) error {
 
 const stumblesMax = 2
 
+// commitAlone makes a checkpoint after which the run looks at its journal anyway.
+func (r *run) commitAlone(ctx context.Context, group Group) error {
+	if err := r.commit(ctx, group); err != nil && !errors.Is(err, errLookAgain) {
+		return err
+	}
+	return nil
+}
+
 // decided reports whether an error is a last word: nothing of the group is in place, and asking again would not help.
 func (r *run) decided(err error) bool {
 	if _, failed := errors.AsType[*StepFailure](err); failed {
@@ -292,14 +292,17 @@ func (r *run) tryCommit(ctx context.Context, group Group) error {
 	}
 	var err error
 	sent := time.Now()
-	transaction := func(ctx context.Context) error { return r.store.Checkpoint(ctx, r.lock.Held(), group) }
+	transaction := func(ctx context.Context) error {
+		err := r.store.Checkpoint(ctx, r.lock.Held(), group)
+		if failure := failpoint.Hit(failpoint.AfterCheckpoint); failure != nil {
+			return fmt.Errorf("%w: %w", ErrUnknownOutcome, failure)
+		}
+		return err
+	}
 	if group.Release {
 		err = r.lock.Releasing(ctx, transaction)
 	} else {
 		err = r.lock.Proving(ctx, transaction)
-	}
-	if failure := failpoint.Hit(failpoint.AfterCheckpoint); failure != nil {
-		return failure
 	}
 	if err == nil && !group.Release && r.store.Dialect() == tenant.SQLite {
 		r.lock.Extended(sent)
@@ -352,6 +355,25 @@ func (r *run) set(ordinal int, id string, state plan.StepState) {
 	slices.SortFunc(r.record.Journal, func(a, b plan.Entry) int { return a.Ordinal - b.Ordinal })
 }
 
+// giveUp ends a claim without success: the plan goes back to the status it was claimed from, with the cause on record, and
+// with the error that then stopped its undo, if it turned back. Nothing is written if the lock is lost: the new holder has
+// recovered the plan. It returns the later error, behind the loss of the lock if that shows only now.
+func (r *run) giveUp(ctx context.Context, cause, undoErr error) error {
+	last := cmp.Or(undoErr, cause)
+	if _, lost := errors.AsType[*sitelock.LockLostError](last); lost || r.finished {
+		return last
+	}
+	outcome := plan.OutcomeFailed
+	if undoErr == nil && errors.Is(cause, errCancelled) {
+		outcome = ""
+		if r.record.Touched() {
+			outcome = plan.OutcomeInterrupted
+		}
+	}
+	r.fail(ctx, outcome, failureOf(cause, undoErr))
+	return r.orLost(last)
+}
+
 // failed names the step in an error that came from it. A step that ended because its caller asked it to was cancelled, it
 // did not fail.
 func (r *run) failed(ctx context.Context, s *plan.ProgramStep, err error) error {
@@ -365,6 +387,7 @@ func (r *run) failed(ctx context.Context, s *plan.ProgramStep, err error) error 
 	if failure, ok := errors.AsType[*StepFailure](err); ok {
 		step.File, step.Line, step.Err = failure.File, failure.Line, failure.Err
 	}
+	step.Err = AsRefusal(step.Err)
 	stop := r.mayGoOn(ctx)
 	if errors.Is(stop, errCancelled) && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) {
 		return fmt.Errorf("%w: %w", stop, step)

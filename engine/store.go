@@ -39,7 +39,7 @@ type Store interface {
 	// either way. A pending plan with nothing in place or in doubt takes the digest of the change given.
 	Submit(ctx context.Context, id tenant.ID, scope string, newPlan plan.ID, change *plan.Change) (plan.Plan, error)
 
-	// Records reads all plans of a tenant with their journals, by Seq (those never claimed last, by creation).
+	// Records reads all plans of a tenant with their journals, by AppliedSeq (those never claimed last, by creation).
 	Records(ctx context.Context, id tenant.ID) ([]plan.Record, error)
 	// Change reads a change by digest.
 	Change(ctx context.Context, digest plan.Digest) (*plan.Change, error)
@@ -128,8 +128,8 @@ type GroupStep struct {
 type Move struct {
 	Event    plan.Event
 	From, To plan.Status
-	// Outcome to record; empty leaves the one before. The store writes InQuarantine instead of Failed or Interrupted
-	// once the plan has used up plan.MaxAttempts claims without a step committing.
+	// Outcome to record; empty leaves the one before. The store writes OutcomeQuarantined instead of a failed or
+	// interrupted one once the plan has used up plan.MaxAttempts claims without a step committing.
 	Outcome plan.Outcome
 	Failure *plan.Failure
 	// Reason is a person's, for a resolve.
@@ -159,10 +159,16 @@ var (
 	// ErrStepEscaped is wrapped when a step left its scope: ended the transaction, changed the role or the search
 	// path, or reached for Belay's own tables.
 	ErrStepEscaped = errors.New("step left its scope")
-	// ErrImageDamaged says that a before-image does not match its checksum, or is missing.
+	// ErrLeftBehind is wrapped in the error of an action that ignored the end of its context, and may still be running. A
+	// store that gets it from a step's Action gives up the connection at once, without waiting for a call under way on it,
+	// and never uses it again.
+	ErrLeftBehind = errors.New("action ignored the end of its context")
+	// ErrImageDamaged says that a before-image does not match its checksum.
 	ErrImageDamaged = errors.New("before-image is damaged")
 	// ErrNewerSchema is wrapped when Belay's tables were made by a newer Belay; the message names both versions.
 	ErrNewerSchema = errors.New("belay's tables are of a newer version")
+	// ErrNoScope is wrapped when the database has no such schema.
+	ErrNoScope = errors.New("no such schema")
 	// ErrChangeUnknown says that no change with this digest is stored.
 	ErrChangeUnknown = errors.New("change is not stored in this database")
 )

@@ -25,22 +25,24 @@ type Surveyed struct {
 // Records reads all plans of one tenant with their journals, oldest first, without a lock. One for which
 // [plan.Record.Unfinished] is true needs another operation: apply its change again, or roll it back.
 func (e *Engine) Records(ctx context.Context, t tenant.Tenant) ([]plan.Record, error) {
-	store, closeStore, err := e.directory.Open(ctx, t)
+	store, closeStore, err := e.open(ctx, t)
 	if err != nil {
 		return nil, err
 	}
 	defer closeStore()
-	return store.Records(ctx, t.ID)
+	records, err := store.Records(ctx, t.ID)
+	return records, AsRefusal(err)
 }
 
 // Change reads a change that the tenant's database keeps, by digest.
 func (e *Engine) Change(ctx context.Context, t tenant.Tenant, digest plan.Digest) (*plan.Change, error) {
-	store, closeStore, err := e.directory.Open(ctx, t)
+	store, closeStore, err := e.open(ctx, t)
 	if err != nil {
 		return nil, err
 	}
 	defer closeStore()
-	return store.Change(ctx, digest)
+	change, err := store.Change(ctx, digest)
+	return change, AsRefusal(err)
 }
 
 // Survey reads the locks and plans of tenants, in a constant number of queries for each thousand tenants of one
@@ -90,7 +92,7 @@ func (e *Engine) surveyOne(ctx context.Context, group []tenant.Tenant, change st
 }
 
 func (e *Engine) surveyDatabase(ctx context.Context, group []tenant.Tenant, change string) ([]Survey, error) {
-	store, closeStore, err := e.directory.Open(ctx, group[0])
+	store, closeStore, err := e.open(ctx, group[0])
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +101,8 @@ func (e *Engine) surveyDatabase(ctx context.Context, group []tenant.Tenant, chan
 	for i := range group {
 		ids[i] = group[i].ID
 	}
-	return store.Survey(ctx, ids, change)
+	surveyed, err := store.Survey(ctx, ids, change)
+	return surveyed, AsRefusal(err)
 }
 
 // batches cuts a sequence into slices of at most surveyBatch.

@@ -21,26 +21,19 @@ var errLookAgain = errors.New("look again")
 //
 // It returns errLookAgain if the run may go on or is finished, and the first error otherwise.
 func (r *run) findOut(ctx context.Context, unknown error) error {
-	old := r.lock
-	old.Lose(&sitelock.LockLostError{Held: old.Held(), Lease: r.engine.config.Lease})
-	req := r.request
-	req.Replace = old.Held()
-	if req.Claim != nil {
-		claim := *req.Claim
-		claim.Direction, claim.Digest, claim.Retry = r.direction, r.record.Plan.Digest, true
-		req.Claim = &claim
-	}
-	lock, grant, err := r.acquireAgain(ctx, req)
+	former := r.lock.Held()
+	claim := *r.request.Claim
+	claim.Direction, claim.Digest, claim.Retry = r.direction, r.record.Plan.Digest, true
+	grant, err := r.takeAgain(ctx, &claim)
 	if busy, isBusy := errors.AsType[*sitelock.LockBusyError](err); isBusy {
 		return r.readOnly(ctx, unknown, busy)
 	}
 	if err != nil {
 		return fmt.Errorf("%w; and the database did not answer while its outcome was looked up: %w", unknown, err)
 	}
-	r.lock = lock
 	if grant.Claimed != nil {
 		r.record = *grant.Claimed
-		r.waitNotForMyself(old.Held().Fence)
+		r.waitNotForMyself(former.Fence)
 		return errLookAgain
 	}
 	ended, err := r.ended(ctx)
@@ -63,14 +56,28 @@ func (r *run) waitNotForMyself(former sitelock.Fence) {
 	}
 }
 
+// takeAgain gives the lock up and takes it again under a new fence, with a claim. That waits until the database has decided
+// the last transaction of the former term, and recovers what it left.
+func (o *operation) takeAgain(ctx context.Context, claim *sitelock.Claim) (sitelock.Grant, error) {
+	former := o.lock
+	former.Lose(&sitelock.LockLostError{})
+	req := o.request
+	req.Replace, req.Claim = former.Held(), claim
+	lock, grant, err := o.acquireAgain(ctx, req)
+	if err == nil {
+		o.lock = lock
+	}
+	return grant, err
+}
+
 // acquireAgain asks for the lock until the database answers, for as long as the old lease could still have protected
 // the run: past that, anyone may have the tenant, and the next acquire by anyone recovers it.
-func (r *run) acquireAgain(ctx context.Context, req sitelock.Request) (*sitelock.Lock, sitelock.Grant, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*r.engine.config.Lease)
+func (o *operation) acquireAgain(ctx context.Context, req sitelock.Request) (*sitelock.Lock, sitelock.Grant, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*o.engine.config.Lease)
 	defer cancel()
 	for tries := 1; ; tries++ {
 		// One try at a time, because who waits queues behind others of this process, who wait for this very lock.
-		lock, grant, err := r.engine.locker.Acquire(context.WithoutCancel(ctx), r.store, req, 0)
+		lock, grant, err := o.engine.locker.Acquire(context.WithoutCancel(ctx), o.store, req, 0)
 		if busy, isBusy := errors.AsType[*sitelock.LockBusyError](err); err == nil || isBusy && busy.State != nil {
 			return lock, grant, err
 		}
@@ -90,8 +97,7 @@ func (r *run) readOnly(ctx context.Context, unknown error, busy *sitelock.LockBu
 		r.finished = true
 		return errLookAgain
 	}
-	lost := &sitelock.LockLostError{Held: r.lock.Held(), Lease: r.engine.config.Lease, Current: busy.State}
-	return fmt.Errorf("%w: %w", lost, unknown)
+	return fmt.Errorf("%w: %w", r.lostTo(r.lock.Held(), busy), unknown)
 }
 
 // ended reads whether the plan rests where a successful run leaves it, and takes over what it reads.

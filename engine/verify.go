@@ -45,5 +45,6 @@ func (e *Engine) Verify(ctx context.Context, t tenant.Tenant, change string) (Re
 	if len(failed) > 0 {
 		return o.endUnclaimed(record, "", errors.Join(failed...))
 	}
-	return o.endUnclaimed(record, VerdictVerified, errAlready)
+	o.about(record)
+	return o.end(nil, VerdictVerified, nil)
 }

@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -169,24 +168,49 @@ func numbered(point string, n int) string { return fmt.Sprintf("%s#%d", point, n
 // sees waits until the process has written something to standard error.
 func (c *child) sees(part string) {
 	c.t.Helper()
-	for deadline := time.Now().Add(hang); time.Now().Before(deadline); runtime.Gosched() {
+	timeout := time.After(hang)
+	for {
+		grown := c.stderr.grown() // before the look, or a write between the two is missed
 		if strings.Contains(c.stderr.String(), part) {
 			return
 		}
+		select {
+		case <-grown:
+		case <-c.exited:
+			// Wait returns behind the last write.
+			contains(c.t, "what the process said before it ended", c.stderr.String(), part)
+			return
+		case <-timeout:
+			c.t.Fatalf("the process never said %q:\n%s", part, c.stderr.String())
+		}
 	}
-	c.t.Fatalf("the process never said %q:\n%s", part, c.stderr.String())
 }
 
 // output is a buffer that may be read while a process writes to it.
 type output struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
+	mu   sync.Mutex
+	buf  bytes.Buffer
+	next chan struct{}
 }
 
 func (o *output) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.next != nil {
+		close(o.next)
+		o.next = nil
+	}
 	return o.buf.Write(p)
+}
+
+// grown is closed at the next write.
+func (o *output) grown() <-chan struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.next == nil {
+		o.next = make(chan struct{})
+	}
+	return o.next
 }
 
 func (o *output) String() string {

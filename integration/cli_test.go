@@ -23,16 +23,37 @@ type cliFleet struct {
 	before  []string
 }
 
+// fleetKind is what the tenants of a fleet are.
+type fleetKind string
+
+const (
+	// sqliteFiles has a control database in a file, too.
+	sqliteFiles fleetKind = "sqlite"
+	// postgresSchemas are of one database, which is the control database, too.
+	postgresSchemas fleetKind = "postgres"
+	// postgresDatabases are one for each tenant, and one for control.
+	postgresDatabases fleetKind = "postgres-databases"
+)
+
 const cliFleetSize = 6
 
-// onBothFleets runs a test on a fleet of SQLite files, and on one of schemas in a PostgreSQL that is the control database too.
+// onBothFleets runs a test on a fleet of SQLite files, and on one of schemas in a PostgreSQL.
 func onBothFleets(t *testing.T, test func(t *testing.T, f *cliFleet)) {
 	t.Helper()
-	t.Run("postgres", func(t *testing.T) { t.Parallel(); test(t, newCLIFleet(t, tenant.Postgres)) })
-	t.Run("sqlite", func(t *testing.T) { t.Parallel(); test(t, newCLIFleet(t, tenant.SQLite)) })
+	onFleets(t, test, postgresSchemas, sqliteFiles)
 }
 
-func newCLIFleet(t *testing.T, d tenant.Dialect) *cliFleet {
+func onFleets(t *testing.T, test func(t *testing.T, f *cliFleet), kinds ...fleetKind) {
+	t.Helper()
+	for _, kind := range kinds {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			test(t, newCLIFleet(t, kind))
+		})
+	}
+}
+
+func newCLIFleet(t *testing.T, kind fleetKind) *cliFleet {
 	t.Helper()
 	f := &cliFleet{t: t, dir: t.TempDir()}
 	w := &world{t: t}
@@ -56,34 +77,40 @@ steps:
 		"count.up.sql":    "UPDATE counter SET n = n + 1;",
 		"count.down.sql":  "UPDATE counter SET n = n - 1;",
 	})
-	url := ""
-	if d == tenant.Postgres {
-		url = postgrestest.URL(t)
-		f.must("init", ".", "--database-url", url)
-	} else {
+	control := ""
+	if kind == sqliteFiles {
 		f.must("init", ".")
+	} else {
+		control = postgrestest.URL(t)
+		f.must("init", ".", "--database-url", control)
 	}
 	for i := range cliFleetSize {
-		f.add(d, url, fmt.Sprintf("tenant-%d", i+1))
+		f.add(fmt.Sprintf("tenant-%d", i+1), f.place(kind, control, i+1))
 	}
 	return f
 }
 
-// add makes a tenant with some data and registers it.
-func (f *cliFleet) add(d tenant.Dialect, url, name string) {
+// place is where the n-th tenant's data are.
+func (f *cliFleet) place(kind fleetKind, control string, n int) *world {
 	f.t.Helper()
-	w := &world{t: f.t, dialect: d}
-	if d == tenant.Postgres {
-		w.url, w.scope = url, strings.ReplaceAll(name, "-", "_")
-		separator := "?"
-		if strings.Contains(url, "?") {
-			separator = "&"
-		}
-		w.target = url + separator + "schema=" + w.scope
-	} else {
-		w.path = filepath.Join(f.dir, name+".db")
+	w := &world{t: f.t, dialect: tenant.Postgres}
+	switch kind {
+	case sqliteFiles:
+		w.dialect, w.path = tenant.SQLite, filepath.Join(f.dir, fmt.Sprintf("tenant-%d.db", n))
 		w.target = "sqlite://" + w.path
+	case postgresSchemas:
+		w.url, w.scope = control, fmt.Sprintf("tenant_%d", n)
+		w.target = withSchema(control, w.scope)
+	case postgresDatabases:
+		w.url, w.scope = postgrestest.URL(f.t), "public"
+		w.target = w.url
 	}
+	return w
+}
+
+// add registers a tenant and gives it some data.
+func (f *cliFleet) add(name string, w *world) {
+	f.t.Helper()
 	f.must("tenant", "add", name, w.target, "--create", "--label", "n="+name[len(name)-1:])
 	w.exec("CREATE TABLE customer (id integer PRIMARY KEY, name text NOT NULL)", "CREATE TABLE counter (n integer NOT NULL)",
 		"INSERT INTO customer VALUES (1, 'Ada'), (2, 'Grace')", "INSERT INTO counter VALUES (0)")
@@ -146,7 +173,7 @@ func (f *cliFleet) asBefore() {
 // The whole promise on one page: apply to a fleet, die at any moment, run the same command again, roll back. G2 G4 G6
 func TestAFleetKilledHalfWayIsHealedByTheSameCommandAndRollsBack(t *testing.T) {
 	t.Parallel()
-	onBothFleets(t, func(t *testing.T, f *cliFleet) {
+	onFleets(t, func(t *testing.T, f *cliFleet) {
 		for _, point := range []string{failpoint.AfterAcquire + "#3", failpoint.AfterCheckpoint + "#4", failpoint.BeforeCheckpoint + "#8"} {
 			c := f.belay(point, f.apply()...)
 			if !c.reached() {
@@ -171,17 +198,14 @@ func TestAFleetKilledHalfWayIsHealedByTheSameCommandAndRollsBack(t *testing.T) {
 			f.must("rollback", "0001-locale", "--all", "-y")
 			f.asBefore()
 		}
-	})
+	}, postgresSchemas, postgresDatabases, sqliteFiles)
 }
 
+// expire makes all locks of the fleet lapse.
 func (f *cliFleet) expire() {
 	f.t.Helper()
-	if f.tenants[0].dialect == tenant.Postgres {
-		f.tenants[0].expire()
-		return
-	}
 	for _, w := range f.tenants {
-		if w.query("SELECT count(*) FROM sqlite_schema WHERE name = 'belay_site_lock'") == "1" {
+		if w.hasTables() {
 			w.expire()
 		}
 	}
@@ -237,10 +261,9 @@ func TestASignalStopsAFleetAtTheNextCheckpoint(t *testing.T) {
 		c.order("go")
 		equal(t, "exit", fmt.Sprint(c.ended()), "143")
 		for i, w := range f.tenants {
-			if w.dialect == tenant.SQLite && w.query("SELECT count(*) FROM sqlite_schema WHERE name = 'belay_site_lock'") == "0" {
-				continue
+			if w.hasTables() {
+				equal(t, f.names[i], w.query("SELECT count(*) FROM "+w.table("site_lock")+" WHERE holder IS NOT NULL"), "0")
 			}
-			equal(t, f.names[i], w.query("SELECT count(*) FROM "+w.table("site_lock")+" WHERE holder IS NOT NULL"), "0")
 		}
 		f.must(f.apply()...)
 		f.appliedOnce()

@@ -9,6 +9,7 @@ import (
 	"github.com/belayhq/belay/integration/testchild/fake"
 	"github.com/belayhq/belay/internal/failpoint"
 	"github.com/belayhq/belay/plan"
+	"github.com/belayhq/belay/tenant"
 )
 
 // site is a tenant with data, a change of every kind of step, and the resource outside its database.
@@ -119,15 +120,29 @@ func (s *site) fencesNeverFall() {
 	}
 }
 
-// edges are the points at which a process is killed; each is passed several times in one operation.
-var edges = []string{
-	failpoint.AfterAcquire, failpoint.BeforeCheckpoint, failpoint.AfterCheckpoint, failpoint.BeforeEffect, failpoint.AfterEffect,
+// edge is a point of an operation at which a process dies, stalls, or hears that the network has failed.
+type edge struct {
+	point string
+	// checkpoint says that every checkpoint passes it; the others are passed once in an operation.
+	checkpoint bool
+	// open says that a transaction is open there.
+	open bool
+}
+
+// edges are all of them, in the order in which an operation passes them. Every sweep goes over this list.
+var edges = []edge{
+	{point: failpoint.AfterAcquire},
+	{point: failpoint.BeforeCheckpoint, checkpoint: true},
+	{point: failpoint.BeforeCommit, checkpoint: true, open: true},
+	{point: failpoint.AfterCheckpoint, checkpoint: true},
+	{point: failpoint.BeforeEffect},
+	{point: failpoint.AfterEffect},
 }
 
 // G2, G3, G4, G5
 func TestAProcessKilledAtAnyEdgeOfAnApplyIsHealedByTheNext(t *testing.T) {
 	t.Parallel()
-	sweep(t, func(s *site, point string) bool {
+	sweep(t, everyEdge, func(s *site, point string) bool {
 		c := startChild(s.t, point, s.args("apply")...)
 		if !c.reached() {
 			equal(s.t, "verdict", c.wait().Verdict, "applied")
@@ -146,7 +161,7 @@ func TestAProcessKilledAtAnyEdgeOfAnApplyIsHealedByTheNext(t *testing.T) {
 // G2, G3, G6
 func TestAProcessKilledAtAnyEdgeOfARollbackIsHealedByTheNext(t *testing.T) {
 	t.Parallel()
-	sweep(t, func(s *site, point string) bool {
+	sweep(t, everyEdge, func(s *site, point string) bool {
 		equal(s.t, "verdict", startChild(s.t, "", s.args("apply")...).wait().Verdict, "applied")
 		c := startChild(s.t, point, s.args("rollback")...)
 		if !c.reached() {
@@ -164,7 +179,7 @@ func TestAProcessKilledAtAnyEdgeOfARollbackIsHealedByTheNext(t *testing.T) {
 // G6
 func TestAnAbandonedApplyCanBeRolledBackInstead(t *testing.T) {
 	t.Parallel()
-	sweep(t, func(s *site, point string) bool {
+	sweep(t, everyEdge, func(s *site, point string) bool {
 		c := startChild(s.t, point, s.args("apply")...)
 		if !c.reached() {
 			return false
@@ -176,26 +191,30 @@ func TestAnAbandonedApplyCanBeRolledBackInstead(t *testing.T) {
 	})
 }
 
-// sweep runs a cell for every edge, every passage of it, both databases and both ways to group steps. A cell returns false
-// when the point was not passed that often, which ends the row; an edge never passed at all fails the test.
-func sweep(t *testing.T, cell func(s *site, point string) bool) {
+// everyEdge is the choice of all of them.
+func everyEdge(edge) bool { return true }
+
+// sweep runs a cell for the edges that take chooses, every passage of each, both databases and both ways to group steps. A
+// cell returns false when the point was not passed that often, which ends the row; an edge never passed at all fails the test.
+func sweep(t *testing.T, take func(edge) bool, cell func(s *site, point string) bool) {
 	t.Helper()
-	onBoth(t, func(t *testing.T, w *world) {
+	for _, d := range []tenant.Dialect{tenant.Postgres, tenant.SQLite} {
 		for _, grouping := range []string{"auto", "step"} {
 			for _, edge := range edges {
-				t.Run(grouping+"/"+edge, func(t *testing.T) {
+				if !take(edge) {
+					continue
+				}
+				t.Run(fmt.Sprintf("%s/%s/%s", d, grouping, edge.point), func(t *testing.T) {
 					t.Parallel()
-					for n := 1; ; n++ {
-						fresh := newWorld(t, w.dialect)
-						if !cell(newSite(fresh, grouping), fmt.Sprintf("%s#%d", edge, n)) {
-							if n == 1 {
-								t.Fatalf("%s was never passed", edge)
-							}
-							return
-						}
+					w, n := newWorld(t, d), 1
+					for cell(newSite(w, grouping), numbered(edge.point, n)) {
+						w, n = w.renewed(), n+1
+					}
+					if n == 1 {
+						t.Fatalf("%s was never passed", edge.point)
 					}
 				})
 			}
 		}
-	})
+	}
 }

@@ -243,7 +243,7 @@ func (l *lab) rests(change, want string) {
 		got += " partial"
 	}
 	equal(l.t, "plan of "+change, got, want)
-	equal(l.t, "lock", string(l.lock().Kind()), string(sitelock.Idle))
+	equal(l.t, "lock", string(l.lock().Kind()), string(sitelock.StateIdle))
 }
 
 // holds demands which steps the ledger has, in any order.

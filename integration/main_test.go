@@ -5,24 +5,30 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
+
+	"go.uber.org/goleak"
 )
 
 // binaries is where the programs under test are built, with failpoints.
 var binaries string
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
+func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "belay-integration-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		return 1
+		os.Exit(1)
 	}
-	defer os.RemoveAll(dir)
 	binaries = dir
-	return m.Run()
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if err := os.RemoveAll(dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = max(code, 1)
+		}
+		os.Exit(code)
+	}))
 }
 
 var (
@@ -33,9 +39,13 @@ var (
 func build(name, pkg string, flags ...string) (string, error) {
 	path := filepath.Join(binaries, name)
 	args := append([]string{"build", "-tags", "failpoints", "-o", path}, flags...)
-	out, err := exec.Command("go", append(args, pkg)...).CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("build %s: %w\n%s", pkg, err, out)
+	return path, run("go", append(args, pkg)...)
+}
+
+// run runs a program of the toolchain.
+func run(name string, args ...string) error {
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", strings.Join(append([]string{name}, args...), " "), err, out)
 	}
-	return path, nil
+	return nil
 }

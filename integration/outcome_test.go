@@ -7,6 +7,7 @@ import (
 
 	"github.com/belayhq/belay/engine"
 	"github.com/belayhq/belay/plan"
+	"github.com/belayhq/belay/tenant"
 )
 
 func join(words []string) string { return strings.Join(words, " ") }
@@ -293,6 +294,19 @@ func TestAChangeRequiresOthersToBeApplied(t *testing.T) {
 		r = l.apply(second)
 		refusedFor(t, r.Err, engine.RefusedRequires, "first")
 	})
+}
+
+// A schema that is not there is a refusal, also where only a step finds out: nothing is in place.
+func TestATenantWithoutItsSchemaIsRefused(t *testing.T) {
+	t.Parallel()
+	l := newLab(newWorld(t, tenant.Postgres), engine.Config{})
+	l.exec("DROP SCHEMA site CASCADE")
+	r := l.apply(newChange("change", "a b"))
+	l.came(r, engine.VerdictRefused, "fail:a")
+	refusedFor(t, r.Err, engine.RefusedNoScope)
+	l.rests("change", "pending failed 0/2")
+	l.exec("CREATE SCHEMA site", "CREATE TABLE site.ledger (step text NOT NULL)")
+	l.came(l.apply(newChange("change", "a b")), engine.VerdictApplied, "do:a do:b")
 }
 
 // What the engine cannot carry out is refused before the tenant's lock is asked for.

@@ -149,7 +149,7 @@ func TestThePoolWorksOnAsManyTenantsAsItHasWorkers(t *testing.T) {
 				return ctx.Err()
 			}
 		})
-		f := newFleet(w, 12, engine.Config{Actions: actions, StepTimeout: hang / 2})
+		f := newFleet(w, 12, engine.Config{Actions: actions, ActionTimeout: hang / 2})
 		c := newChange("change", "a")
 		c.Steps = append(c.Steps, insideStep())
 		f.tally(f.applyAll(c, engine.ApplyOptions{}, engine.PoolOptions{Workers: workers}), map[engine.Verdict]int{engine.VerdictApplied: 12})
@@ -231,7 +231,7 @@ func TestStepsThatHangFreeTheirWorkersInTime(t *testing.T) {
 			}
 			return ctx.Err()
 		})
-		f := newFleet(w, 8, engine.Config{Actions: actions, StepTimeout: time.Second})
+		f := newFleet(w, 8, engine.Config{Actions: actions, ActionTimeout: time.Second})
 		c := newChange("change", "a")
 		c.OnFailure = plan.RollbackOnFailure
 		c.Steps = append(c.Steps, insideStep())
@@ -285,6 +285,44 @@ func TestACancelledPoolSkipsWhatItHasNotBegun(t *testing.T) {
 		err := f.engine.ApplyAll(ctx, f.all(), c, engine.ApplyOptions{}, engine.PoolOptions{Workers: 1}, got.add)
 		check(t, err)
 		f.tally(&got, map[engine.Verdict]int{engine.VerdictApplied: 2, engine.VerdictCancelled: 1, engine.VerdictSkipped: 3})
+	})
+}
+
+// A panic is the trouble of the tenant it befell: the others are worked on, and the next apply heals that one. G10
+func TestAPanicIsTheResultOfItsTenant(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, w *world) {
+		var once sync.Once
+		f := newFleet(w, 4, engine.Config{Observe: func(p engine.Progress) {
+			if p.Kind == engine.KindStepDone && p.Name == "tenant-01" {
+				once.Do(func() { panic("the observer fell over") })
+			}
+		}})
+		c := oneByOne(newChange("change", "a b"))
+		got := f.applyAll(c, engine.ApplyOptions{}, engine.PoolOptions{Workers: 2})
+		f.tally(got, map[engine.Verdict]int{engine.VerdictApplied: 3, engine.VerdictFailed: 1})
+		contains(t, "error", got.byTenant["tenant-01"][0].Err.Error(), "tenant tenant-01, change change: panic: the observer fell over")
+		got = f.applyAll(c, engine.ApplyOptions{}, engine.PoolOptions{})
+		f.tally(got, map[engine.Verdict]int{engine.VerdictAlreadyApplied: 3, engine.VerdictApplied: 1})
+	})
+}
+
+// What a pool did not begin it reports about the change that it was asked for, whatever the operation.
+func TestWhatAPoolSkippedNamesItsChange(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, w *world) {
+		f := newFleet(w, 2, engine.Config{})
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		var got results
+		err := f.engine.Each(ctx, f.all(), "change", engine.PoolOptions{}, func(context.Context, tenant.Tenant) engine.Result {
+			return engine.Result{}
+		}, got.add)
+		check(t, err)
+		for _, all := range got.byTenant {
+			equal(t, "verdict", string(all[0].Verdict), string(engine.VerdictSkipped))
+			equal(t, "change", all[0].Change, "change")
+		}
 	})
 }
 

@@ -90,8 +90,8 @@ func TestAResolveSaysWhatIsTrueAndIsKept(t *testing.T) {
 		rests string
 		kind  plan.Event
 	}{
-		{engine.ResolveApplied, "applied resolved 3/3", plan.ResolveApplied},
-		{engine.ResolveRolledBack, "pending resolved 0/3", plan.ResolveRolledBack},
+		{engine.ResolveApplied, "applied resolved 3/3", plan.EventResolveApplied},
+		{engine.ResolveRolledBack, "pending resolved 0/3", plan.EventResolveRolledBack},
 	} {
 		t.Run(string(tc.as), func(t *testing.T) {
 			t.Parallel()

@@ -40,11 +40,7 @@ func newWorld(t *testing.T, d tenant.Dialect) *world {
 	w := &world{t: t, dialect: d, id: tenant.NewID()}
 	if d == tenant.Postgres {
 		w.url, w.scope = postgrestest.URL(t), "site"
-		separator := "?"
-		if strings.Contains(w.url, "?") {
-			separator = "&"
-		}
-		w.target = w.url + separator + "schema=site"
+		w.target = withSchema(w.url, w.scope)
 		w.exec("CREATE SCHEMA site")
 		return w
 	}
@@ -52,6 +48,44 @@ func newWorld(t *testing.T, d tenant.Dialect) *world {
 	w.target = "sqlite://" + w.path
 	w.exec("PRAGMA journal_mode = WAL")
 	return w
+}
+
+// renewed is a world with nothing in it, like a new one. On PostgreSQL it is the same database, which keeps Belay's own
+// tables: to make a database takes longer than most of what is tried in it.
+func (w *world) renewed() *world {
+	w.t.Helper()
+	if w.dialect == tenant.SQLite {
+		return newWorld(w.t, tenant.SQLite)
+	}
+	w.exec(`DO $$ BEGIN
+		EXECUTE (SELECT 'TRUNCATE ' || string_agg('belay.' || quote_ident(table_name), ', ')
+			FROM information_schema.columns WHERE table_schema = 'belay' AND column_name = 'tenant_id');
+		DROP SCHEMA site CASCADE;
+		CREATE SCHEMA site;
+	END $$`)
+	fresh := *w
+	fresh.id = tenant.NewID()
+	return &fresh
+}
+
+// withSchema adds the parameter to a URL of PostgreSQL.
+func withSchema(url, schema string) string {
+	separator := "?"
+	if strings.Contains(url, "?") {
+		separator = "&"
+	}
+	return url + separator + "schema=" + schema
+}
+
+// hasTables says whether Belay's own tables are there yet.
+func (w *world) hasTables() bool {
+	w.t.Helper()
+	query := `SELECT to_regclass('belay.site_lock') IS NOT NULL`
+	if w.dialect == tenant.SQLite {
+		query = `SELECT count(*) > 0 FROM sqlite_schema WHERE name = 'belay_site_lock'`
+	}
+	found := w.query(query)
+	return found == "true" || found == "1"
 }
 
 // table names one of Belay's own tables.

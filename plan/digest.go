@@ -75,6 +75,24 @@ func DecodeChange(data []byte) (*Change, error) {
 	return &c, nil
 }
 
+// DecodeStored reads a change that a database keeps under its digest, and checks that it still is that one. Errors are
+// those of [DecodeChange], or say that the change is damaged.
+func DecodeStored(digest Digest, body []byte) (*Change, error) {
+	c, err := DecodeChange(body)
+	if errors.Is(err, ErrUnsupported) {
+		return nil, err // a newer binary wrote it so
+	}
+	if err == nil {
+		if is := c.Digest(); is != digest {
+			err = fmt.Errorf("its content has the digest %s", is.Short())
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("change %s is damaged: %w", digest.Short(), err)
+	}
+	return c, nil
+}
+
 func (s *Step) supported() error {
 	switch s.Kind {
 	case SQL:

@@ -12,7 +12,9 @@ var shellHints = map[string]string{
 	".import": "write the rows as INSERT statements, or load them in an action",
 }
 
-// readingPragmas only report.
+// ReadingPragma reports whether a PRAGMA of SQLite, named in lower case, only reports: a step may ask no other.
+func ReadingPragma(name string) bool { return slices.Contains(readingPragmas, name) }
+
 var readingPragmas = []string{
 	"table_info", "table_xinfo", "table_list", "foreign_key_list", "index_list", "index_info", "index_xinfo",
 }
@@ -45,7 +47,7 @@ func (sqliteGuard) end(s *splitter, st *statement) {
 	case "VACUUM":
 		s.refuse(start, "VACUUM cannot run in a transaction, and so cannot share its checkpoint's")
 	case "PRAGMA":
-		if name := target(st.head[1:]); !slices.Contains(readingPragmas, name) {
+		if name := target(st.head[1:]); !ReadingPragma(name) {
 			s.refuse(start, "PRAGMA %s: the engine decides how the file is open; only %s may be asked",
 				name, join("and", readingPragmas))
 		}

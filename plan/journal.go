@@ -24,3 +24,21 @@ func (s StepState) CanBecome(next StepState) bool {
 	}
 	return false
 }
+
+// Next returns the entry as it is once its step has moved to state. Attempt counts the intents of one direction: an
+// outcome keeps the number of its intents, and turning back starts anew. Whether the move is legal is
+// [StepState.CanBecome]'s to say.
+func (e Entry) Next(state StepState) Entry {
+	begun := StepIntent
+	if state == StepUndoIntent || state == StepUndone {
+		begun = StepUndoIntent
+	}
+	if e.State != begun {
+		e.Attempt = 0
+	}
+	if state == begun {
+		e.Attempt++
+	}
+	e.State = state
+	return e
+}

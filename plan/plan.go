@@ -38,9 +38,9 @@ type Plan struct {
 	Outcome Outcome
 	// Attempts counts claims since a step last committed.
 	Attempts int
-	// Seq orders a tenant's plans by their first claim of the present cycle; zero while nothing is in place. Rollback
+	// AppliedSeq orders a tenant's plans by their first claim of the present cycle; zero while nothing is in place. Rollback
 	// goes against this order.
-	Seq int64
+	AppliedSeq int64
 	// Cycle counts how often the plan went from pending to in flight with nothing in place: 0 before the first claim.
 	Cycle      int
 	StepsTotal int
@@ -54,7 +54,7 @@ type Plan struct {
 func (p Plan) InFlight() bool { return p.Status.InFlight() }
 
 // Quarantined reports whether the plan is claimed again only when a person asks.
-func (p Plan) Quarantined() bool { return p.Outcome == InQuarantine && !p.InFlight() }
+func (p Plan) Quarantined() bool { return p.Outcome == OutcomeQuarantined && !p.InFlight() }
 
 // Failure is the reason, for people, why a claim failed. It holds no row value and no secret.
 type Failure struct {

@@ -22,17 +22,18 @@ type Event string
 
 // The events of a plan's life.
 const (
-	ClaimApply        Event = "claim_apply"    // a holder begins to apply
-	ClaimRollback     Event = "claim_rollback" // a holder begins to roll back
-	Undo              Event = "undo"           // a failed apply turns into a rollback under the same lease
-	Succeed           Event = "succeed"        // every step is in place, or every step is undone
-	Fail              Event = "fail"           // the holder gives up, and says so
-	Recover           Event = "recover"        // the holder died; the next acquire returns its plan
-	ResolveApplied    Event = "resolve_applied"
-	ResolveRolledBack Event = "resolve_rolled_back"
+	EventClaimApply        Event = "claim_apply"    // a holder begins to apply
+	EventClaimRollback     Event = "claim_rollback" // a holder begins to roll back
+	EventUndo              Event = "undo"           // a failed apply turns into a rollback under the same lease
+	EventSucceed           Event = "succeed"        // every step is in place, or every step is undone
+	EventFail              Event = "fail"           // the holder gives up, and says so
+	EventRecover           Event = "recover"        // the holder died; the next acquire returns its plan
+	EventResolveApplied    Event = "resolve_applied"
+	EventResolveRolledBack Event = "resolve_rolled_back"
+	EventBreak             Event = "break" // an operator took the lock away: in histories only, no move of [Next]
 )
 
-// Next is the one place where a plan's status changes.
+// Next is the one place where it is decided how a plan's status changes.
 //
 //	           claim_apply                    succeed
 //	pending ───────────────▶ applying ─────────────────▶ applied
@@ -46,21 +47,24 @@ const (
 // Fail and recover return a plan to claimedFrom, the status it was claimed from; a plan without one (a row that an
 // operator edited) goes back to the status before the one it is in. Whether a pending plan may be rolled back at all is
 // a matter of its journal, see [Record.Partial]; resolve moves a plan that is not in flight to what a person says.
+//
+// PostgreSQL claims and recovers in one statement each (storage/postgres/claim.go), which spell these edges in SQL;
+// storagetest holds both stores to this table.
 func Next(from, claimedFrom Status, event Event) (Status, error) {
 	switch event {
-	case ClaimApply:
+	case EventClaimApply:
 		if from == Pending {
 			return Applying, nil
 		}
-	case ClaimRollback:
+	case EventClaimRollback:
 		if from == Applied || from == Pending {
 			return RollingBack, nil
 		}
-	case Undo:
+	case EventUndo:
 		if from == Applying {
 			return RollingBack, nil
 		}
-	case Succeed:
+	case EventSucceed:
 		switch from {
 		case Applying:
 			return Applied, nil
@@ -68,18 +72,19 @@ func Next(from, claimedFrom Status, event Event) (Status, error) {
 			return Pending, nil
 		case Pending, Applied:
 		}
-	case Fail, Recover:
+	case EventFail, EventRecover:
 		if from.InFlight() {
 			return returnTo(from, claimedFrom)
 		}
-	case ResolveApplied:
+	case EventResolveApplied:
 		if from == Pending || from == Applied {
 			return Applied, nil
 		}
-	case ResolveRolledBack:
+	case EventResolveRolledBack:
 		if from == Pending || from == Applied {
 			return Pending, nil
 		}
+	case EventBreak:
 	}
 	return "", fmt.Errorf("a plan that is %s cannot %s", from, event)
 }
@@ -101,11 +106,11 @@ type Outcome string
 
 // The outcomes.
 const (
-	NeverRun      Outcome = "never_run"
-	Interrupted   Outcome = "interrupted" // its holder died or was cancelled with something in place
-	Failed        Outcome = "failed"
-	RolledBack    Outcome = "rolled_back"
-	Done          Outcome = "applied"
-	InQuarantine  Outcome = "quarantined" // claimed MaxAttempts times without one step committing
-	ResolvedByOne Outcome = "resolved"    // a person said what is true
+	OutcomeNeverRun    Outcome = "never_run"
+	OutcomeInterrupted Outcome = "interrupted" // its holder died or was cancelled with something in place
+	OutcomeFailed      Outcome = "failed"
+	OutcomeRolledBack  Outcome = "rolled_back"
+	OutcomeApplied     Outcome = "applied"
+	OutcomeQuarantined Outcome = "quarantined" // claimed MaxAttempts times without one step committing
+	OutcomeResolved    Outcome = "resolved"    // a person said what is true
 )

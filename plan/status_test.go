@@ -55,7 +55,7 @@ func TestEveryStatusAndEvent(t *testing.T) {
 	short := map[string]Status{"-": "", "P": Pending, "a": Applying, "A": Applied, "r": RollingBack}
 	statuses := []Status{Pending, Applying, Applied, RollingBack}
 	claims := []Status{"", Pending, Applying, Applied, RollingBack}
-	events := []Event{ClaimApply, ClaimRollback, Undo, Succeed, Fail, Recover, ResolveApplied, ResolveRolledBack}
+	events := []Event{EventClaimApply, EventClaimRollback, EventUndo, EventSucceed, EventFail, EventRecover, EventResolveApplied, EventResolveRolledBack}
 	seen := map[string]bool{}
 	for line := range strings.Lines(nextTable) {
 		f := strings.Fields(line)
@@ -82,7 +82,7 @@ func TestEveryStatusAndEvent(t *testing.T) {
 
 func TestAStatusOrEventThatIsNoneOfThemIsRefused(t *testing.T) {
 	t.Parallel()
-	for _, event := range []Event{ClaimApply, ClaimRollback, Undo, Succeed, Fail, Recover, ResolveApplied, ResolveRolledBack} {
+	for _, event := range []Event{EventClaimApply, EventClaimRollback, EventUndo, EventSucceed, EventFail, EventRecover, EventResolveApplied, EventResolveRolledBack} {
 		for _, from := range []Status{"", "done", "PENDING"} {
 			if got, err := Next(from, Pending, event); err == nil {
 				t.Errorf("Next(%q, %s) = %s", from, event, got)
@@ -102,7 +102,7 @@ func TestOnlyAHolderHasAPlanInFlight(t *testing.T) {
 		if got := status.InFlight(); got != want {
 			t.Errorf("%s.InFlight() = %v", status, got)
 		}
-		if got := (Plan{Status: status, Outcome: InQuarantine}).Quarantined(); got == want {
+		if got := (Plan{Status: status, Outcome: OutcomeQuarantined}).Quarantined(); got == want {
 			t.Errorf("a quarantined plan that is %s: Quarantined() = %v", status, got)
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"iter"
 	"math/rand/v2"
 	"time"
+
+	"github.com/belayhq/belay/internal/logkey"
 )
 
 const (
@@ -68,7 +70,7 @@ func (a *acquisition) queue(ctx context.Context) (*place, error) {
 	if first {
 		return place, nil
 	}
-	if a.locker.cfg.OnWait != nil {
+	if a.req.OnWait != nil {
 		if state, err := a.store.State(ctx, a.req.Tenant); err == nil && a.blocks(state) {
 			a.tell(&state)
 		}
@@ -84,23 +86,30 @@ func (a *acquisition) queue(ctx context.Context) (*place, error) {
 func (a *acquisition) try(ctx context.Context) (*Lock, Grant, error) {
 	for range 2 {
 		lock, grant, err := a.send(ctx)
-		refused, contended := errors.Is(err, ErrRefused), errors.Is(err, ErrContended)
-		if !refused && !contended {
+		if !errors.Is(err, ErrRefused) && !errors.Is(err, ErrContended) {
 			return lock, grant, err
 		}
-		state, readErr := a.store.State(ctx, a.req.Tenant)
-		switch {
-		case ctx.Err() != nil:
-			return nil, Grant{}, context.Cause(ctx)
-		case readErr == nil && a.blocks(state):
-			return nil, Grant{}, a.busy(state)
-		case contended:
-			return nil, Grant{}, &LockBusyError{Cause: ErrContended}
-		case readErr != nil:
-			return nil, Grant{}, &LockBusyError{Cause: readErr}
+		if why := a.whyRefused(ctx, err); why != nil {
+			return nil, Grant{}, why
 		}
 	}
 	return nil, Grant{}, &LockBusyError{}
+}
+
+// whyRefused looks who has a lock that was asked for in vain; nil if it seems to be free now.
+func (a *acquisition) whyRefused(ctx context.Context, refused error) error {
+	state, readErr := a.store.State(ctx, a.req.Tenant)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case readErr == nil && a.blocks(state):
+		return a.busy(state)
+	case errors.Is(refused, ErrContended):
+		return &LockBusyError{Cause: ErrContended}
+	case readErr != nil:
+		return &LockBusyError{Cause: readErr}
+	}
+	return nil
 }
 
 // blocks reports whether the lock is someone else's. It may be this acquisition's own, by a try whose answer was lost, or
@@ -187,18 +196,18 @@ func (a *acquisition) giveBack(ctx context.Context, grant Grant) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerGrace)
 	defer cancel()
 	if err := a.store.Release(ctx, grant.Held); err != nil {
-		a.locker.cfg.Log.Warn().Err(err).Str("tenant", string(a.req.Tenant)).Int64("fence", int64(grant.Held.Fence)).
+		a.locker.cfg.Log.Warn().Err(err).Str(logkey.Tenant, string(a.req.Tenant)).Int64(logkey.Fence, int64(grant.Held.Fence)).
 			Msg("lock not released, it lapses by itself")
 	}
 }
 
 // tell calls OnWait, once for each holder.
 func (a *acquisition) tell(s *State) {
-	if a.locker.cfg.OnWait == nil || s == nil || s.Holder == a.told {
+	if a.req.OnWait == nil || s == nil || s.Holder == a.told {
 		return
 	}
 	a.told = s.Holder
-	a.locker.cfg.OnWait(Waiting{Tenant: a.req.Tenant, State: *s, Since: a.since, Deadline: a.deadline})
+	a.req.OnWait(Waiting{Tenant: a.req.Tenant, State: *s, Since: a.since, Deadline: a.deadline})
 }
 
 // shorten cuts a pause to what is left of the wait, and to just after the moment when the lease seen would lapse.

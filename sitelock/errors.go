@@ -44,7 +44,7 @@ func (e *LockBusyError) Error() string {
 	s := e.State
 	if s.Operation == OpHold {
 		return fmt.Sprintf("held by an operator on %s (pid %d) since %s, reason: %s; ends by itself at %s, or with: belay lock release",
-			s.Host, s.PID, stamp(s.Since), s.Reason, stamp(s.Expires))
+			s.Host, s.PID, clock(s.Since), s.Reason, clock(s.Expires))
 	}
 	what := string(s.Operation)
 	if s.Change != "" {
@@ -52,10 +52,10 @@ func (e *LockBusyError) Error() string {
 	}
 	if !s.Live {
 		return fmt.Sprintf("locked by %s on %s (pid %d, lapsed) since %s; lapsed at %s, the next apply or rollback recovers it",
-			what, s.Host, s.PID, stamp(s.Since), stamp(s.Expires))
+			what, s.Host, s.PID, clock(s.Since), clock(s.Expires))
 	}
 	return fmt.Sprintf("locked by %s on %s (pid %d, alive) since %s; lapses by %s unless renewed, then the next apply or rollback recovers it",
-		what, s.Host, s.PID, stamp(s.Since), stamp(s.Expires))
+		what, s.Host, s.PID, clock(s.Since), clock(s.Expires))
 }
 
 func (e *LockBusyError) Unwrap() error { return e.Cause }
@@ -95,4 +95,4 @@ func (e *NotRenewedError) Error() string {
 
 func (e *NotRenewedError) Unwrap() error { return e.Err }
 
-func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"github.com/belayhq/belay/internal/logkey"
 )
 
 // interval is the time between renewals: four to a lease.
@@ -161,7 +163,7 @@ func (k *keeper) renew(g *group) {
 		}
 	}
 	if err != nil && k.ctx.Err() == nil {
-		k.log.Warn().Err(err).Int("locks", len(batch)).Msg("locks not renewed, trying again")
+		k.log.Warn().Err(err).Int(logkey.Locks, len(batch)).Msg("locks not renewed, trying again")
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"github.com/belayhq/belay/internal/logkey"
 )
 
 // LeaseConfig is what a named lease may be told. The zero value is valid.
@@ -82,7 +84,7 @@ func (t *Term) Renew(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, attempt(t.ttl))
 	defer cancel()
 	sentAt := time.Now()
-	if err := t.store.RenewLease(ctx, t.lease.Name, t.lease.Holder, t.lease.Fence, t.ttl); err != nil {
+	if err := t.store.RenewLease(ctx, t.lease.Held(), t.ttl); err != nil {
 		return fmt.Errorf("renew lease %s: %w", t.lease.Name, err)
 	}
 	t.mu.Lock()
@@ -104,7 +106,7 @@ func (t *Term) Release(ctx context.Context) error {
 	// Who shuts down still hands over.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), attempt(t.ttl))
 	defer cancel()
-	if err := t.store.ReleaseLease(ctx, t.lease.Name, t.lease.Holder, t.lease.Fence); err != nil {
+	if err := t.store.ReleaseLease(ctx, t.lease.Held()); err != nil {
 		return fmt.Errorf("release lease %s: %w", t.lease.Name, err)
 	}
 	return nil
@@ -135,7 +137,7 @@ func RunWhileLeader(ctx context.Context, store LeaseStore, name string, cfg Leas
 		case !errors.Is(err, errLeaseLost):
 			return err
 		}
-		cfg.Log.Warn().Err(err).Str("lease", name).Msg("lease lost, trying to get it back")
+		cfg.Log.Warn().Err(err).Str(logkey.Lease, name).Msg("lease lost, trying to get it back")
 	}
 }
 
@@ -151,7 +153,7 @@ func campaign(ctx context.Context, store LeaseStore, name string, cfg LeaseConfi
 		case ok && term.TrustLeft() > 0:
 			return term
 		case err != nil:
-			cfg.Log.Warn().Err(err).Str("lease", name).Msg("lease not acquired, trying again")
+			cfg.Log.Warn().Err(err).Str(logkey.Lease, name).Msg("lease not acquired, trying again")
 		}
 		sleep(ctx, jitter(min(leasePoll, interval(cfg.TTL))), nil)
 	}
@@ -161,7 +163,7 @@ func campaign(ctx context.Context, store LeaseStore, name string, cfg LeaseConfi
 // giveUp releases a term; what it cannot release lapses.
 func (t *Term) giveUp(ctx context.Context, log zerolog.Logger) {
 	if err := t.Release(ctx); err != nil && !errors.Is(err, ErrNotHeld) {
-		log.Warn().Err(err).Str("lease", t.lease.Name).Msg("lease not released, it lapses by itself")
+		log.Warn().Err(err).Str(logkey.Lease, t.lease.Name).Msg("lease not released, it lapses by itself")
 	}
 }
 
@@ -210,7 +212,7 @@ func keepTerm(ctx context.Context, cancel context.CancelCauseFunc, term *Term, l
 			cancel(errLeaseLost)
 			return
 		case ctx.Err() == nil:
-			log.Warn().Err(err).Str("lease", term.lease.Name).Msg("lease not renewed, trying again")
+			log.Warn().Err(err).Str(logkey.Lease, term.lease.Name).Msg("lease not renewed, trying again")
 		}
 	}
 }

@@ -31,9 +31,6 @@ type Config struct {
 	Process Process
 	// Log gets renewals and releases that failed. The zero value logs nothing.
 	Log zerolog.Logger
-	// OnWait is called once when a wait for someone else's lock begins, and again when the lock changes hands meanwhile.
-	// It is called by the goroutine that waits, so calls for different tenants may be concurrent. May be nil.
-	OnWait func(Waiting)
 }
 
 // Waiting tells what an acquire waits for.

@@ -22,8 +22,8 @@ type memory struct {
 	leases map[string]*row
 	log    []string // the calls in order
 
-	onAcquire, onRenew, onRelease, onState hook
-	onLease                                hook // all calls about named leases
+	onAcquire, onRenew, onRelease, onState, onBreak hook
+	onLease                                         hook // all calls about named leases
 }
 
 // hook sees the call's number, from 1. apply makes the change that the call is for; a hook that returns an error without
@@ -162,7 +162,7 @@ func (m *memory) State(ctx context.Context, id tenant.ID) (state State, err erro
 }
 
 func (m *memory) Break(ctx context.Context, id tenant.ID, _ Process, _ string) ([]Recovered, error) {
-	return nil, m.call(ctx, "break", new(hook), func() {
+	return nil, m.call(ctx, "break", &m.onBreak, func() {
 		r := m.row(id)
 		r.held.Holder = ""
 		r.held.Fence++
@@ -207,9 +207,9 @@ func (m *memory) AcquireLease(ctx context.Context, name string, holder HolderID,
 	return lease, ok, nil
 }
 
-func (m *memory) RenewLease(ctx context.Context, name string, holder HolderID, fence Fence, ttl time.Duration) (err error) {
+func (m *memory) RenewLease(ctx context.Context, held HeldLease, ttl time.Duration) (err error) {
 	callErr := m.call(ctx, "renew lease", &m.onLease, func() {
-		if r := m.leases[name]; r.held.Holder == holder && r.held.Fence == fence {
+		if r := m.leases[held.Name]; r.held.Holder == held.Holder && r.held.Fence == held.Fence {
 			r.expires = time.Now().Add(ttl)
 		} else {
 			err = ErrNotHeld
@@ -221,9 +221,9 @@ func (m *memory) RenewLease(ctx context.Context, name string, holder HolderID, f
 	return err
 }
 
-func (m *memory) ReleaseLease(ctx context.Context, name string, holder HolderID, fence Fence) (err error) {
+func (m *memory) ReleaseLease(ctx context.Context, held HeldLease) (err error) {
 	callErr := m.call(ctx, "release lease", &m.onLease, func() {
-		if r := m.leases[name]; r.held.Holder == holder && r.held.Fence == fence {
+		if r := m.leases[held.Name]; r.held.Holder == held.Holder && r.held.Fence == held.Fence {
 			r.held.Holder = ""
 		} else {
 			err = ErrNotHeld

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/belayhq/belay/internal/logkey"
 )
 
 // Run acquires a lock as [Locker.Acquire] does, calls fn with a context that ends with ctx and with the lock, and releases
@@ -19,7 +21,7 @@ func (l *Locker) Run(ctx context.Context, store Store, req Request, wait time.Du
 	}
 	defer func() {
 		if err := lock.Release(ctx); err != nil && !errors.Is(err, ErrNotHeld) {
-			l.cfg.Log.Warn().Err(err).Str("tenant", string(req.Tenant)).Int64("fence", int64(lock.held.Fence)).
+			l.cfg.Log.Warn().Err(err).Str(logkey.Tenant, string(req.Tenant)).Int64(logkey.Fence, int64(lock.held.Fence)).
 				Msg("lock not released, it lapses by itself")
 		}
 	}()

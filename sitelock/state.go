@@ -6,16 +6,16 @@ import (
 	"github.com/belayhq/belay/plan"
 )
 
-// Kind is what a lock's state comes down to for people.
-type Kind string
+// StateKind is what a lock's state comes down to for people.
+type StateKind string
 
 // The kinds of lock state.
 const (
-	Idle    Kind = "idle"    // nobody has it, and no plan is in flight
-	Running Kind = "running" // a live holder has it
-	// InterruptedState: plans in flight without a live lock. The next apply or rollback recovers them.
-	InterruptedState Kind = "interrupted"
-	HeldState        Kind = "held" // an operator holds it
+	StateIdle    StateKind = "idle"    // nobody has it, and no plan is in flight
+	StateRunning StateKind = "running" // a live holder has it
+	// StateInterrupted: plans in flight without a live lock. The next apply or rollback recovers them.
+	StateInterrupted StateKind = "interrupted"
+	StateHeld        StateKind = "held" // an operator holds it
 )
 
 // State is a site lock as read at Now, by the database's clock.
@@ -38,16 +38,16 @@ type State struct {
 }
 
 // Kind says what the state comes down to.
-func (s State) Kind() Kind {
+func (s State) Kind() StateKind {
 	switch {
 	case s.Live && s.Operation == OpHold:
-		return HeldState
+		return StateHeld
 	case s.Live:
-		return Running
+		return StateRunning
 	case len(s.InFlight) > 0:
-		return InterruptedState
+		return StateInterrupted
 	}
-	return Idle
+	return StateIdle
 }
 
 // NeedsNewerBinary reports whether a plan in flight has a format that this binary cannot read and so must not recover.

@@ -50,7 +50,7 @@ const (
 //
 // The store makes the claim only if [plan.Next] allows it and nothing speaks against it: the plan is not quarantined
 // (unless Retry), its digest is Digest (an apply may change it while nothing is in place, or with Repin), no other plan
-// of the tenant is partial, and, for a rollback, no plan with a higher Seq has a step in place. Otherwise the grant comes
+// of the tenant is partial, and, for a rollback, no plan with a higher AppliedSeq has a step in place. Otherwise the grant comes
 // back without a plan, and the caller reads why.
 type Claim struct {
 	Direction plan.Direction
@@ -80,10 +80,14 @@ type Request struct {
 	// Claim is the plan to move in flight; nil to hold the lock without one.
 	Claim *Claim
 	// Replace is an acquisition of the caller's own, given up because the outcome of its last transaction is unknown. The
-	// new acquisition takes over from it at once, and so waits for that transaction to be decided.
+	// new acquisition takes over from it at once, and so waits for that transaction to be decided. It is refused if
+	// anybody had the lock in between, even if it is free again: what they did must not be done over.
 	Replace Held
 	// Reason is why an operator holds the tenant. Only for OpHold.
 	Reason string
+	// OnWait is called by [Locker.Acquire] when a wait for someone else's lock begins, and again when the lock changes hands
+	// meanwhile, by the goroutine that waits. May be nil; no store looks at it.
+	OnWait func(Waiting)
 }
 
 // Grant is an acquired lock.
@@ -102,7 +106,7 @@ type Recovered struct {
 	Change string
 	// Was is the status the dead holder left behind, Status the one it was claimed from.
 	Was, Status plan.Status
-	// Holder and Process are of the dead holder; empty when its lock row had been freed.
+	// Process is of the dead holder; empty when its lock row had been freed.
 	Process Process
 }
 
@@ -131,16 +135,23 @@ type Store interface {
 // LeaseStore keeps named leases: the same primitive without plans, for work that must run on one process only.
 type LeaseStore interface {
 	// AcquireLease takes a named lease that is free, lapsed or the holder's own, and raises its fence. Busy is false,
-	// not an error.
+	// not an error, and the lease returned is the one there is.
 	AcquireLease(ctx context.Context, name string, holder HolderID, by Process, ttl time.Duration) (Lease, bool, error)
 	// RenewLease extends a lease to now + ttl. It returns ErrNotHeld if the lease is gone or taken.
-	RenewLease(ctx context.Context, name string, holder HolderID, fence Fence, ttl time.Duration) error
+	RenewLease(ctx context.Context, held HeldLease, ttl time.Duration) error
 	// ReleaseLease frees a lease and keeps its fence. It returns ErrNotHeld if the caller does not hold it.
-	ReleaseLease(ctx context.Context, name string, holder HolderID, fence Fence) error
+	ReleaseLease(ctx context.Context, held HeldLease) error
 	// Lease reads one named lease; false if it was never taken.
 	Lease(ctx context.Context, name string) (Lease, bool, error)
 	// Leases lists all that were ever taken, by name.
 	Leases(ctx context.Context) ([]Lease, error)
+}
+
+// HeldLease is the proof of custody of a named lease, as [Held] is of a site lock.
+type HeldLease struct {
+	Name   string
+	Holder HolderID
+	Fence  Fence
 }
 
 // Lease is a named lease as the database has it.
@@ -153,3 +164,6 @@ type Lease struct {
 	// Live reports whether the lease had not lapsed, by the database's clock, when it was read.
 	Live bool
 }
+
+// Held returns the custody of whoever has the lease.
+func (l Lease) Held() HeldLease { return HeldLease{Name: l.Name, Holder: l.Holder, Fence: l.Fence} }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/belayhq/belay/engine"
+	"github.com/belayhq/belay/internal/logkey"
 	"github.com/belayhq/belay/tenant"
 )
 
@@ -20,12 +21,10 @@ const (
 	defaultConnections = 40
 	defaultPerDatabase = 8
 
-	// minConnections lets two databases of any kind be open at once with two connections each.
-	minConnections = 4
+	// minConnections lets one database of any kind be open.
+	minConnections = 2
 	// sqliteConnections are one to write and one to read: a file is one tenant, and one process works on it at a time.
 	sqliteConnections = 2
-	// renewalConnections is what a PostgreSQL database opens beside Options.Connections.
-	renewalConnections = 1
 )
 
 // ErrDirectoryClosed is returned by a Directory after its Close.
@@ -33,11 +32,10 @@ var ErrDirectoryClosed = errors.New("directory is closed")
 
 // DirectoryConfig bounds the connections of a process. The zero value is a working configuration.
 type DirectoryConfig struct {
-	// Connections is the cap over all databases together, those for renewals included. Default 40, at least 4.
+	// Connections is the cap over all databases together, those for renewals included. Default 40, at least 2.
 	Connections int
 	// PerDatabase is how many one PostgreSQL database may use beside the one for renewals. Default 8. It is lowered
-	// where one database would take more than half of Connections, so that the control database and a target always
-	// fit beside each other. SQLite files use two.
+	// where Connections allows no more. SQLite files use two.
 	PerDatabase int
 	Log         zerolog.Logger
 }
@@ -98,7 +96,7 @@ type entry struct {
 	opened    chan struct{}
 	db        Database
 	err       error
-	abandoned bool // whoever opened it gave up; the error is that caller's own
+	cancelled bool // whoever opened it gave up; the error is that caller's own
 }
 
 // DirectoryStats is what a directory has open.
@@ -174,7 +172,7 @@ func (d *Directory) OpenDatabase(ctx context.Context, target tenant.Target) (db 
 		switch {
 		case e.err == nil:
 			return e.db, sync.OnceFunc(func() { d.leave(e) }), nil
-		case first || !e.abandoned:
+		case first || !e.cancelled:
 			return nil, nil, e.err
 		}
 		// The caller that opened it was cancelled, which says nothing about the database: ask again.
@@ -258,7 +256,7 @@ func (d *Directory) open(ctx context.Context, e *entry, driver Driver) {
 	var db Database
 	err := errors.New("directory: driver panicked") // unless it is overwritten
 	defer func() {
-		e.db, e.err, e.abandoned = db, err, ctx.Err() != nil
+		e.db, e.err, e.cancelled = db, err, ctx.Err() != nil
 		if err != nil {
 			d.drop(e)
 		}
@@ -330,7 +328,7 @@ func (d *Directory) drop(e *entry) {
 func (d *Directory) shut(e *entry) {
 	e.db.Close()
 	d.giveBack(e)
-	d.cfg.Log.Debug().Stringer("target", e.target).Msg("database closed")
+	d.cfg.Log.Debug().Stringer(logkey.Target, e.target).Msg("database closed")
 }
 
 // giveBack comes after the connections are closed, else there would be more than the cap for a moment.
@@ -347,8 +345,8 @@ func (d *Directory) share(dialect tenant.Dialect) (connections int, share int64)
 	if dialect == tenant.SQLite {
 		return sqliteConnections, sqliteConnections // renewals use the one that writes
 	}
-	connections = min(d.cfg.PerDatabase, d.cfg.Connections/2-renewalConnections)
-	return connections, int64(connections + renewalConnections)
+	connections = min(d.cfg.PerDatabase, d.cfg.Connections-RenewalConnections)
+	return connections, int64(connections + RenewalConnections)
 }
 
 // wait returns nil as soon as the entry is opened or failed to, also if ctx has ended by then.

@@ -98,9 +98,9 @@ func open(t *testing.T, dir *storage.Directory, target tenant.Target) (storage.D
 }
 
 func TestADirectoryReportsEverythingThatIsWrongWithItsArguments(t *testing.T) {
-	cfg := storage.DirectoryConfig{Connections: 3, PerDatabase: -1}
+	cfg := storage.DirectoryConfig{Connections: 1, PerDatabase: -1}
 	_, err := storage.NewDirectory(cfg, &server{dialect: tenant.SQLite}, &server{dialect: tenant.SQLite})
-	for _, want := range []string{"Connections is 3", "PerDatabase is -1", "two drivers for sqlite"} {
+	for _, want := range []string{"Connections is 1", "PerDatabase is -1", "two drivers for sqlite"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v does not say %q", err, want)
 		}
@@ -315,21 +315,13 @@ func TestReleasingTwiceEndsOneUse(t *testing.T) {
 	}
 }
 
-// However large PerDatabase is, a process that holds its control database can open a target beside it.
-func TestOneDatabaseNeverTakesMoreThanHalf(t *testing.T) {
+func TestOneDatabaseTakesNoMoreThanTheCap(t *testing.T) {
 	srv := &server{dialect: tenant.Postgres}
 	dir := newDirectory(t, storage.DirectoryConfig{Connections: 10, PerDatabase: 1000}, srv)
-	_, releaseControl := open(t, dir, postgres("control"))
-	defer releaseControl()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	_, releaseTarget, err := dir.OpenDatabase(ctx, postgres("target"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer releaseTarget()
+	_, release := open(t, dir, postgres("tenants"))
+	defer release()
 	if now, _ := srv.connections(); now != 10 {
-		t.Errorf("two databases use %d connections, want 10", now)
+		t.Errorf("the database uses %d connections, want 10", now)
 	}
 }
 

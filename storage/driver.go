@@ -23,6 +23,9 @@ type Driver interface {
 	Open(ctx context.Context, target tenant.Target, opts Options) (Database, error)
 }
 
+// RenewalConnections is what a PostgreSQL database opens beside [Options.Connections].
+const RenewalConnections = 1
+
 // Options bound and name the connections to one database.
 type Options struct {
 	// Connections is how many may be open at once, beside the one for renewals. Zero means 8. SQLite always has one for
@@ -41,7 +44,7 @@ type Database interface {
 	// Create makes a scope where a tenant's data will live: a schema, or the SQLite file itself. It is idempotent.
 	Create(ctx context.Context, scope string) error
 	// Register ties a scope to a tenant id, by making the tenant's lock row. It is idempotent for the same id. Errors:
-	// sitelock.ErrScopeTaken, ErrNoScope.
+	// sitelock.ErrScopeTaken, engine.ErrNoScope.
 	Register(ctx context.Context, id tenant.ID, scope string) error
 	// Owner returns the id of the tenant that a scope belongs to; empty if it is free.
 	Owner(ctx context.Context, scope string) (tenant.ID, error)
@@ -82,8 +85,6 @@ var (
 	ErrTargetTaken = errors.New("another tenant has this target")
 	// ErrNoDatabase is returned when the database (or SQLite file) does not exist.
 	ErrNoDatabase = errors.New("no such database")
-	// ErrNoScope is returned when the database has no such schema.
-	ErrNoScope = errors.New("no such schema")
 	// ErrNewerSchema is wrapped when Belay's tables were made by a newer Belay; the message names both versions.
 	ErrNewerSchema = engine.ErrNewerSchema
 )

@@ -10,7 +10,6 @@ import (
 	"github.com/belayhq/belay/internal/render"
 	"github.com/belayhq/belay/plan"
 	"github.com/belayhq/belay/sitelock"
-	"github.com/belayhq/belay/storage"
 )
 
 // The exit codes. Of several, a signal's counts first, then 6, 4, 3, 1, 8, 5, 2.
@@ -83,11 +82,11 @@ func (p *program) codeOf(err error) int {
 
 // codeOf is the code of an error that is not about one of several tenants.
 func codeOf(err error) int {
-	_, refused := errors.AsType[*engine.RefusedError](err)
+	_, refused := errors.AsType[*engine.RefusedError](engine.AsRefusal(err))
 	_, invalid := errors.AsType[*plan.InvalidError](err)
 	_, busy := errors.AsType[*sitelock.LockBusyError](err)
 	switch {
-	case refused, invalid, errors.Is(err, plan.ErrDigestMismatch), untouchable(err):
+	case refused, invalid, errors.Is(err, plan.ErrDigestMismatch):
 		return exitRefused
 	case busy:
 		return exitLocked
@@ -95,12 +94,6 @@ func codeOf(err error) int {
 		return exitCancelled
 	}
 	return exitError
-}
-
-// untouchable reports a database that this binary must leave as it is.
-func untouchable(err error) bool {
-	return errors.Is(err, engine.ErrNewerSchema) || errors.Is(err, sitelock.ErrNewerBinary) || errors.Is(err, sitelock.ErrScopeTaken) ||
-		errors.Is(err, sitelock.ErrRemoved) || errors.Is(err, storage.ErrNoScope)
 }
 
 // tell writes an error with its advice.

@@ -34,7 +34,7 @@ func (p *program) lockListCommand() *cobra.Command {
 	sel.addTo(cmd)
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "list idle ones too")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return p.locks(cmd, &sel, func(s sitelock.State) bool { return verbose || s.Kind() != sitelock.Idle })
+		return p.locks(cmd, &sel, func(s sitelock.State) bool { return verbose || s.Kind() != sitelock.StateIdle })
 	}
 	return cmd
 }

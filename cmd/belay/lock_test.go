@@ -57,7 +57,7 @@ func TestALiveHolderIsNamedAndWaitedFor(t *testing.T) {
 	r = w.want(exitLocked, "apply", path, "--all", "-y", "--lock-timeout", "300ms")
 	contains(t, r.stderr, "acme: waiting until", "apply of 0001-customer on host-7 (pid 4711, alive) since", "lapses at")
 	status := decode[render.Status](t, w.ok("status", "-o", "json").stdout).Tenants[0]
-	if status.Lock.State != sitelock.Running || status.Plans[0].RecoversTo != nil || len(status.Attention) > 0 {
+	if status.Lock.State != sitelock.StateRunning || status.Plans[0].RecoversTo != nil || len(status.Attention) > 0 {
 		t.Errorf("a live holder's tenant is %+v", status)
 	}
 	contains(t, w.ok("status").stdout, "acme", "running", "apply of 0001-customer on host-7 (pid 4711, alive)")
@@ -70,7 +70,7 @@ func TestAnAbandonedPlanIsShownAndHealed(t *testing.T) {
 	w.abandon("acme", path)
 	w.exec("acme", "UPDATE belay_site_lock SET expires_at = 1")
 	status := decode[render.Status](t, w.ok("status", "-o", "json").stdout).Tenants[0]
-	if to := status.Plans[0].RecoversTo; status.Lock.State != sitelock.InterruptedState || to == nil || *to != plan.Pending {
+	if to := status.Plans[0].RecoversTo; status.Lock.State != sitelock.StateInterrupted || to == nil || *to != plan.Pending {
 		t.Errorf("an abandoned plan is shown as %+v", status)
 	}
 	contains(t, w.ok("status").stdout, "applying (abandoned)", "recovers to pending", "host-7", "1 interrupted")

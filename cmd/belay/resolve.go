@@ -83,7 +83,7 @@ func (p *program) resolve(cmd *cobra.Command, args []string, f resolveFlags) err
 	opts := engine.ResolveOptions{As: truth, Reason: f.reason, Change: change, LockTimeout: wait}
 	pool := engine.PoolOptions{Workers: p.settings.Workers}
 	return o.run(ctx, func(ctx context.Context, ts iter.Seq2[tenant.Tenant, error], report func(engine.Result)) error {
-		return s.engine.Each(ctx, ts, pool, func(ctx context.Context, t tenant.Tenant) engine.Result {
+		return s.engine.Each(ctx, ts, id, pool, func(ctx context.Context, t tenant.Tenant) engine.Result {
 			result, _ := s.engine.Resolve(ctx, t, id, opts) // its error is in the result
 			return result
 		}, report)

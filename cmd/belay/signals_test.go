@@ -106,7 +106,7 @@ func TestTheFirstSignalWaitsAndTheSecondCutsShort(t *testing.T) {
 
 			w.signals = nil
 			status := decode[render.Status](t, w.ok("status", "-o", "json").stdout).Tenants[0]
-			if status.Lock.State != sitelock.Idle || !status.Plans[0].Partial || status.Plans[0].StepsDone != 1 {
+			if status.Lock.State != sitelock.StateIdle || !status.Plans[0].Partial || status.Plans[0].StepsDone != 1 {
 				t.Errorf("afterwards the tenant is %+v", status)
 			}
 			w.ok("rollback", "0003-endless", "--all", "-y")

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/belayhq/belay/engine"
 	"github.com/belayhq/belay/sitelock"
 	"github.com/belayhq/belay/storage"
 	"github.com/belayhq/belay/tenant"
@@ -163,7 +164,7 @@ func (s *session) claimScope(ctx context.Context, t tenant.Tenant, create bool) 
 		err = errors.Join(err, ownerErr)
 	}
 	switch {
-	case errors.Is(err, storage.ErrNoScope):
+	case errors.Is(err, engine.ErrNoScope):
 		return t.ID, fail(exitRefused, "tenant %s: %w: %s", t.Name, err, t.Target).advise("--create", "makes the schema")
 	case err != nil:
 		return t.ID, fmt.Errorf("tenant %s: register %s: %w", t.Name, t.Target, err)

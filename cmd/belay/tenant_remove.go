@@ -64,9 +64,7 @@ func (p *program) removeTenants(cmd *cobra.Command, f removeFlags) error {
 			return err
 		}
 	}
-	locker, err := sitelock.NewLocker(sitelock.Config{Lease: s.settings.Lease, Log: s.log, OnWait: func(w sitelock.Waiting) {
-		s.say("waiting until %s for %s", render.Time(w.Deadline), render.Holder(w.State))
-	}})
+	locker, err := sitelock.NewLocker(sitelock.Config{Lease: s.settings.Lease, Log: s.log})
 	if err != nil {
 		return err
 	}
@@ -127,7 +125,9 @@ func (s *session) retire(ctx context.Context, locker *sitelock.Locker, t tenant.
 		return err
 	}
 	defer release()
-	request := sitelock.Request{Tenant: t.ID, Scope: t.Target.Scope, Operation: sitelock.OpRemove}
+	request := sitelock.Request{Tenant: t.ID, Scope: t.Target.Scope, Operation: sitelock.OpRemove, OnWait: func(w sitelock.Waiting) {
+		s.say("%s: waiting until %s for %s", t.Name, render.Time(w.Deadline), render.Holder(w.State))
+	}}
 	return locker.Run(ctx, db, request, wait, func(ctx context.Context, lock *sitelock.Lock, _ sitelock.Grant) error {
 		records, err := db.Records(ctx, t.ID)
 		if err != nil {

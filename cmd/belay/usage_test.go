@@ -11,7 +11,6 @@ import (
 	"github.com/belayhq/belay/internal/render"
 	"github.com/belayhq/belay/plan"
 	"github.com/belayhq/belay/sitelock"
-	"github.com/belayhq/belay/storage"
 )
 
 func TestMisuseExits64WithAHint(t *testing.T) {
@@ -174,7 +173,7 @@ func TestOfSeveralResultsTheWorstCounts(t *testing.T) {
 		{render.Summary{}, sitelock.ErrNewerBinary, exitRefused},
 		{render.Summary{}, sitelock.ErrScopeTaken, exitRefused},
 		{render.Summary{}, sitelock.ErrRemoved, exitRefused},
-		{render.Summary{}, storage.ErrNoScope, exitRefused},
+		{render.Summary{}, engine.ErrNoScope, exitRefused},
 	} {
 		if got := worst(c.sum, c.err); got != c.code {
 			t.Errorf("%+v, %v: %d, want %d", c.sum, c.err, got, c.code)

@@ -48,7 +48,7 @@ func (p *program) verifyCommand() *cobra.Command {
 		}
 		pool := engine.PoolOptions{Workers: p.settings.Workers}
 		return o.run(ctx, func(ctx context.Context, ts iter.Seq2[tenant.Tenant, error], report func(engine.Result)) error {
-			return s.engine.Each(ctx, ts, pool, func(ctx context.Context, t tenant.Tenant) engine.Result {
+			return s.engine.Each(ctx, ts, change, pool, func(ctx context.Context, t tenant.Tenant) engine.Result {
 				result, _ := s.engine.Verify(ctx, t, change) // its error is in the result
 				return result
 			}, report)

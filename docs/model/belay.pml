@@ -9,22 +9,22 @@
 
 /* ---- The database ----------------------------------------------------------------------------------------------- */
 
-mtype:status = { pending, applying, applied, rolling_back };
-mtype:entry  = { undone, intent, done, undo_intent };     /* undone is also: no row yet */
-mtype:move   = { stay, claim_apply, claim_rollback, undo, succeed, fail };
+mtype = { pending, applying, applied, rolling_back };                 /* statuses */
+mtype = { undone, intent, done, undo_intent };                        /* journal entries; undone is also: no row yet */
+mtype = { stay, claim_apply, claim_rollback, undo, succeed, fail };   /* moves of a plan */
 
 typedef Plan {
-  mtype:status status, claimed_from;
+  mtype status, claimed_from;
   byte fence;                   /* 0: none */
   bool has_seq;
-  mtype:entry journal[2];
+  mtype journal[2];
   byte image[2];
   byte effect                   /* a ghost: the steps whose effects are really there, as bits */
 };
 typedef Group {                 /* a checkpoint, as data */
   byte plan, steps;             /* steps as bits */
-  mtype:entry entry;            /* what the journal will say of them */
-  mtype:move move;
+  mtype entry;            /* what the journal will say of them */
+  mtype move;
   bool release
 };
 
@@ -97,7 +97,7 @@ inline check_report(p, down) {
 inline check_decided(e) {
   assert(ONLY_DATA || !orphan[e])                                                    /* G7: what is looked up has been decided */
 }
-inline check_undone_once(p, i, is_there) {
+inline check_once(p, i, is_there) {
   assert(((plan[p].effect & BIT(i)) != 0) == is_there)                               /* G4: exactly once */
 }
 inline check_renewal(e) {
@@ -153,8 +153,8 @@ inline set_effect(p, i)   { data[i] = p + 1; plan[p].effect = plan[p].effect | B
 inline unset_effect(p, i) { data[i] = plan[p].image[i]; plan[p].effect = plan[p].effect & (BOTH - BIT(i)) }
 
 inline write_step(p, i, entry_after) {
-  if :: !(EXTERNAL & BIT(i)) && entry_after == done -> check_undone_once(p, i, false); plan[p].image[i] = data[i]; set_effect(p, i)
-     :: !(EXTERNAL & BIT(i)) && entry_after == undone -> check_undone_once(p, i, true); unset_effect(p, i)
+  if :: !(EXTERNAL & BIT(i)) && entry_after == done -> check_once(p, i, false); plan[p].image[i] = data[i]; set_effect(p, i)
+     :: !(EXTERNAL & BIT(i)) && entry_after == undone -> check_once(p, i, true); unset_effect(p, i)
      :: (EXTERNAL & BIT(i)) && entry_after == intent && (plan[p].journal[i] == undone || IMAGE_AGAIN) -> plan[p].image[i] = data[i]
      :: else
   fi;
@@ -237,15 +237,16 @@ end_idle:
 
 work:                                   /* the plan is in flight under this engine's fence */
   atomic {
+    i = NEXT(p, down);
     if
     :: !LEFT(p, down) -> pack_steps(e, p, 0, undone, true)
-    :: LEFT(p, down) && (EXTERNAL & BIT(NEXT(p, down))) -> goto external
-    :: LEFT(p, down) && !(EXTERNAL & BIT(NEXT(p, down))) -> pack_steps(e, p, BIT(NEXT(p, down)), OUTCOME(down), IS_LAST(p, down))
+    :: LEFT(p, down) && (EXTERNAL & BIT(i)) -> goto external
+    :: LEFT(p, down) && !(EXTERNAL & BIT(i)) -> pack_steps(e, p, BIT(i), OUTCOME(down), IS_LAST(p, down))
     :: GROUPS && !EXTERNAL && LEFT(p, down) && !IS_LAST(p, down) -> pack_steps(e, p, BOTH, OUTCOME(down), true)
-    :: goto fails
+    :: i = 0; goto fails
     :: goto over                        /* the process dies; one that stalls is one that does not run */
     fi;
-    prove(e)
+    i = 0; prove(e)
   };
 
 sent:                                   /* proved, and not yet committed */
@@ -283,8 +284,7 @@ between:                                /* the lock is kept, and no plan is in f
     prove(e); goto sent
   };
 
-external:                               /* in three: intent, effect, outcome */
-  i = NEXT(p, down);
+external:                               /* step i, in three: intent, effect, outcome */
   if :: !WAIT_OUT || !IN_DOUBT(p,i) || !calling[OTHER(e)] fi;
   atomic {
     if
@@ -329,9 +329,8 @@ unknown:                                /* was it committed? */
   };
 
 release:
-  atomic { if :: HOLDS(e) -> free_lock() :: else fi; goto over };
+  atomic { if :: HOLDS(e) -> free_lock() :: else fi };
 lost:
-  printf("engine %d finds its lock lost\n", e);
 over:                                   /* finished, or dead; another operation begins */
   atomic {
     !orphan[e] -> fence[e] = 0; term_of[e] = 0; calling[e] = false; pack(e, 0, 0, undone, stay, false);

@@ -75,7 +75,7 @@ func run(o options) error {
 	actions := engine.NewActions()
 	fake.Register(actions, o.ledger)
 	e, err := engine.New(directory, engine.Config{
-		Lease: o.lease, Actions: actions, StepTimeout: 5 * time.Second, ActionGrace: time.Second,
+		Lease: o.lease, Actions: actions, StepTimeout: 5 * time.Second, ActionTimeout: 2 * time.Second, ActionGrace: time.Second,
 		Log: zerolog.New(os.Stderr),
 	})
 	if err != nil {

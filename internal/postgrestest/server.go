@@ -31,10 +31,10 @@ type Server struct {
 }
 
 // forTests are the settings of a test's cluster. Tests crash processes, the server's too, but never the machine: the kernel
-// keeps what was written.
+// keeps what was written. The databases are many, small and gone soon: a vacuum would only visit each of them.
 var forTests = []string{
 	"fsync=off", "full_page_writes=off", "shared_buffers=64MB", "max_connections=200", "max_prepared_transactions=0",
-	"log_min_messages=warning", "track_commit_timestamp=on",
+	"log_min_messages=warning", "track_commit_timestamp=on", "autovacuum=off",
 }
 
 // Durable starts a private cluster for measurements: it writes to disk as one in production does, with PostgreSQL's own

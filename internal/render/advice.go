@@ -133,11 +133,6 @@ func (a advice) next(r engine.Result) []Next {
 	if e, ok := errors.AsType[*sitelock.LockBusyError](r.Err); ok {
 		return a.busy(e)
 	}
-	for refusal, advise := range refusals {
-		if errors.Is(r.Err, refusal) {
-			return advise(a)
-		}
-	}
 	switch r.Verdict {
 	case engine.VerdictPartial:
 		return a.partial(r)
@@ -153,25 +148,6 @@ func (a advice) next(r engine.Result) []Next {
 		engine.VerdictVerified, engine.VerdictResolved, engine.VerdictBusy, engine.VerdictRefused, engine.VerdictSkipped:
 	}
 	return []Next{a.status()}
-}
-
-// refusals are the databases that Belay would not touch, with what to do about each.
-var refusals = map[error]func(advice) []Next{
-	engine.ErrNewerSchema: func(a advice) []Next {
-		return []Next{{"belay db status -t " + Quote(a.tenant), "to see both versions; only a belay as new as the tables may write"}}
-	},
-	sitelock.ErrNewerBinary: func(a advice) []Next {
-		return []Next{{a.again(), "with a belay as new as the one that died on this tenant"}, a.status()}
-	},
-	sitelock.ErrScopeTaken: func(a advice) []Next {
-		return []Next{
-			{"belay tenant show " + Quote(a.tenant), "to see the target; if it is the right one:"},
-			{"belay tenant remove " + Quote(a.tenant) + " --force", "then add it again, which takes over the id that the target knows"},
-		}
-	},
-	sitelock.ErrRemoved: func(a advice) []Next {
-		return []Next{{"belay tenant remove " + Quote(a.tenant), "to finish the removal; then add it again if it is to stay"}}
-	},
 }
 
 // partial is for a plan with some steps in place. An apply can be resumed; a rollback from applied can only go on.
@@ -220,6 +196,22 @@ func (a advice) refused(e *engine.RefusedError) []Next {
 		return []Next{{a.again("--cascade"), "to take the newer ones back too, newest first"}}
 	case engine.RefusedInvalid:
 		return []Next{{"belay change validate " + Quote(Clean(a.argument())), "to see everything that is wrong with it"}}
+	case engine.RefusedNewerSchema:
+		return []Next{{"belay db status -t " + Quote(a.tenant), "to see both versions; only a belay as new as the tables may write"}}
+	case engine.RefusedNewerBinary:
+		return []Next{{a.again(), "with a belay as new as the one that died on this tenant"}, a.status()}
+	case engine.RefusedScopeTaken:
+		return []Next{
+			{"belay tenant show " + Quote(a.tenant), "to see the target; if it is the right one:"},
+			{"belay tenant remove " + Quote(a.tenant) + " --force", "then add it again, which takes over the id that the target knows"},
+		}
+	case engine.RefusedRemoved:
+		return []Next{{"belay tenant remove " + Quote(a.tenant), "to finish the removal; then add it again if it is to stay"}}
+	case engine.RefusedNoScope:
+		return []Next{
+			{"belay tenant show " + Quote(a.tenant), "to see the target"},
+			{a.again(), "when the schema is there"},
+		}
 	case engine.RefusedUnknown:
 	}
 	return []Next{a.status()}

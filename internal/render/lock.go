@@ -10,7 +10,7 @@ import (
 
 // Lock is the document of a site lock.
 type Lock struct {
-	State     sitelock.Kind       `json:"state"`
+	State     sitelock.StateKind  `json:"state"`
 	Operation *sitelock.Operation `json:"operation"`
 	Plan      *plan.ID            `json:"plan"`
 	Change    *string             `json:"change"`

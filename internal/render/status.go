@@ -88,7 +88,7 @@ func NewTenantStatus(s engine.Surveyed) TenantStatus {
 	lock := NewLock(s.Lock)
 	t.Lock = &lock
 	switch s.Lock.Kind() {
-	case sitelock.InterruptedState:
+	case sitelock.StateInterrupted:
 		who := Holder(s.Lock)
 		if who == "" {
 			who = "its holder is gone"
@@ -97,9 +97,9 @@ func NewTenantStatus(s engine.Surveyed) TenantStatus {
 		if s.Lock.NeedsNewerBinary() {
 			t.Attention = append(t.Attention, "its plan in flight needs a newer belay")
 		}
-	case sitelock.HeldState:
+	case sitelock.StateHeld:
 		t.Attention = append(t.Attention, Holder(s.Lock))
-	case sitelock.Idle, sitelock.Running:
+	case sitelock.StateIdle, sitelock.StateRunning:
 	}
 	for _, r := range s.Records {
 		p := newPlanStatus(r, s.Lock)
@@ -115,11 +115,11 @@ func newPlanStatus(r plan.Record, lock sitelock.State) PlanStatus {
 	p := PlanStatus{
 		Change: r.Plan.Change, Plan: r.Plan.ID, Status: r.Plan.Status, Outcome: r.Plan.Outcome,
 		Partial: r.Partial(), Quarantined: r.Plan.Quarantined(),
-		StepsDone: r.InPlace(), StepsTotal: r.Plan.StepsTotal, Digest: r.Plan.Digest, AppliedSeq: r.Plan.Seq,
+		StepsDone: r.InPlace(), StepsTotal: r.Plan.StepsTotal, Digest: r.Plan.Digest, AppliedSeq: r.Plan.AppliedSeq,
 		Attempts: r.Plan.Attempts, LastError: r.Plan.LastError, UpdatedAt: timestamp(r.Plan.UpdatedAt),
 	}
 	if r.Plan.InFlight() && !lock.Live {
-		if to, err := plan.Next(r.Plan.Status, r.Plan.ClaimedFrom, plan.Recover); err == nil {
+		if to, err := plan.Next(r.Plan.Status, r.Plan.ClaimedFrom, plan.EventRecover); err == nil {
 			p.RecoversTo = &to
 		}
 	}
@@ -138,7 +138,7 @@ func (p PlanStatus) concern() string {
 		return fmt.Sprintf("%s is partial (%s): a half-done rollback, finish it", p.Change, steps)
 	case p.Partial:
 		return fmt.Sprintf("%s is partial (%s)", p.Change, steps)
-	case p.Status == plan.Pending && p.Outcome == plan.Failed:
+	case p.Status == plan.Pending && p.Outcome == plan.OutcomeFailed:
 		return p.Change + " failed, nothing of it is in place"
 	}
 	return ""
@@ -155,13 +155,13 @@ func (s *StatusSummary) Count(t TenantStatus, change string) {
 		return
 	}
 	switch t.Lock.State {
-	case sitelock.Idle:
+	case sitelock.StateIdle:
 		s.Idle++
-	case sitelock.Running:
+	case sitelock.StateRunning:
 		s.Running++
-	case sitelock.InterruptedState:
+	case sitelock.StateInterrupted:
 		s.Interrupted++
-	case sitelock.HeldState:
+	case sitelock.StateHeld:
 		s.Held++
 	}
 	plans := 0
@@ -237,7 +237,7 @@ func (st *StatusTable) Add(t TenantStatus) {
 		return
 	}
 	note := ""
-	if t.Lock.State != sitelock.Idle {
+	if t.Lock.State != sitelock.StateIdle {
 		note = Holder(t.lockState)
 	}
 	if len(t.Plans) == 0 {
@@ -269,7 +269,7 @@ func (t TenantStatus) lockedPlan() int {
 
 // Listed reports whether a tenant is shown without being asked for: it needs a person, or its lock is not idle.
 func (t TenantStatus) Listed() bool {
-	return len(t.Attention) > 0 || t.Lock != nil && t.Lock.State != sitelock.Idle
+	return len(t.Attention) > 0 || t.Lock != nil && t.Lock.State != sitelock.StateIdle
 }
 
 // Write writes the table; one without tenants writes nothing.

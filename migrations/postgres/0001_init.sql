@@ -52,7 +52,7 @@ CREATE TABLE belay.plan (
     outcome      text    NOT NULL CHECK (outcome IN
                  ('never_run', 'interrupted', 'failed', 'rolled_back', 'applied', 'quarantined', 'resolved')),
     attempts     integer NOT NULL DEFAULT 0,
-    seq          bigint,
+    applied_seq  bigint,
     cycle        integer NOT NULL DEFAULT 0,
     steps_total  integer NOT NULL,
     format       integer NOT NULL,
@@ -71,7 +71,7 @@ CREATE TABLE belay.plan (
 CREATE UNIQUE INDEX plan_one_in_flight ON belay.plan (tenant_id) WHERE status IN ('applying', 'rolling_back');
 -- Only such plans can be partial; the index keeps the search for them short.
 CREATE INDEX plan_unsettled ON belay.plan (tenant_id) WHERE outcome IN ('interrupted', 'failed', 'quarantined');
-CREATE INDEX plan_seq_idx ON belay.plan (tenant_id, seq) WHERE seq IS NOT NULL;
+CREATE INDEX plan_applied_seq_idx ON belay.plan (tenant_id, applied_seq) WHERE applied_seq IS NOT NULL;
 
 CREATE TABLE belay.journal (
     tenant_id   uuid    NOT NULL,

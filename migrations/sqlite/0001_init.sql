@@ -1,5 +1,6 @@
 -- Belay's own tables. Every key begins with tenant_id, as on PostgreSQL. Times are integer milliseconds UTC of the
--- writing process's clock, which is what SQLite calls now.
+-- writing process's clock, which is what SQLite calls now. No foreign keys hold them together, as they do on PostgreSQL:
+-- steps run with foreign keys off, and what a fence protects there, the one open write transaction protects here.
 
 -- One row: no lease counts as live longer ahead than max_lease_ms, whatever its holder asked for.
 CREATE TABLE belay_setting (
@@ -24,7 +25,7 @@ CREATE TABLE belay_site_lock (
     acquired_at   INTEGER NOT NULL DEFAULT 0,
     expires_at    INTEGER NOT NULL DEFAULT 0,
     removed_at    INTEGER,
-    UNIQUE (tenant_id, fence)
+    CONSTRAINT site_lock_fence_key UNIQUE (tenant_id, fence)
 ) STRICT;
 CREATE UNIQUE INDEX belay_site_lock_scope_key ON belay_site_lock (scope) WHERE removed_at IS NULL;
 
@@ -47,7 +48,7 @@ CREATE TABLE belay_plan (
     outcome      TEXT    NOT NULL CHECK (outcome IN
                  ('never_run', 'interrupted', 'failed', 'rolled_back', 'applied', 'quarantined', 'resolved')),
     attempts     INTEGER NOT NULL DEFAULT 0,
-    seq          INTEGER,
+    applied_seq  INTEGER,
     cycle        INTEGER NOT NULL DEFAULT 0,
     steps_total  INTEGER NOT NULL,
     format       INTEGER NOT NULL,
@@ -55,13 +56,13 @@ CREATE TABLE belay_plan (
     created_at   INTEGER NOT NULL,
     updated_at   INTEGER NOT NULL,
     PRIMARY KEY (tenant_id, plan_id),
-    UNIQUE (tenant_id, change_id),
-    CHECK ((status IN ('applying', 'rolling_back')) = (fence IS NOT NULL)),
-    CHECK (claimed_from IS NULL OR fence IS NOT NULL)
+    CONSTRAINT plan_change_key UNIQUE (tenant_id, change_id),
+    CONSTRAINT plan_in_flight_has_fence CHECK ((status IN ('applying', 'rolling_back')) = (fence IS NOT NULL)),
+    CONSTRAINT plan_claimed_in_flight CHECK (claimed_from IS NULL OR fence IS NOT NULL)
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX belay_plan_one_in_flight ON belay_plan (tenant_id) WHERE status IN ('applying', 'rolling_back');
 CREATE INDEX belay_plan_unsettled ON belay_plan (tenant_id) WHERE outcome IN ('interrupted', 'failed', 'quarantined');
-CREATE INDEX belay_plan_seq_idx ON belay_plan (tenant_id, seq) WHERE seq IS NOT NULL;
+CREATE INDEX belay_plan_applied_seq_idx ON belay_plan (tenant_id, applied_seq) WHERE applied_seq IS NOT NULL;
 
 CREATE TABLE belay_journal (
     tenant_id   TEXT    NOT NULL,
@@ -134,5 +135,5 @@ CREATE TABLE belay_lease (
     started_at  INTEGER NOT NULL DEFAULT 0,
     acquired_at INTEGER NOT NULL DEFAULT 0,
     expires_at  INTEGER NOT NULL DEFAULT 0,
-    UNIQUE (name, fence)
+    CONSTRAINT lease_fence_key UNIQUE (name, fence)
 ) STRICT;

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/belayhq/belay/engine"
+	"github.com/belayhq/belay/internal/failpoint"
 	"github.com/belayhq/belay/plan"
 	"github.com/belayhq/belay/sitelock"
 )
@@ -38,6 +39,9 @@ func (s *Store) Checkpoint(ctx context.Context, held sitelock.Held, group engine
 			return err
 		}
 		tx.own(durableSQL)
+		if err := failpoint.Hit(failpoint.BeforeCommit); err != nil {
+			return err
+		}
 		return tx.commit(ctx)
 	})
 	if err != nil {

@@ -19,8 +19,11 @@ const touched = `EXISTS (SELECT FROM belay.journal j
 const done = `(SELECT count(*) FROM belay.journal j
     WHERE j.tenant_id = p.tenant_id AND j.plan_id = p.plan_id AND j.state = 'done')`
 
-// nextSeq is the place behind all of the tenant's plans.
-const nextSeq = `(SELECT COALESCE(max(n.seq), 0) + 1 FROM belay.plan n WHERE n.tenant_id = $1::uuid)`
+// claimedFrom is the status that a plan p in flight returns to.
+const claimedFrom = `COALESCE(p.claimed_from, CASE p.status WHEN 'applying' THEN 'pending' ELSE 'applied' END)`
+
+// nextAppliedSeq is the place behind all of the tenant's plans.
+const nextAppliedSeq = `(SELECT COALESCE(max(n.applied_seq), 0) + 1 FROM belay.plan n WHERE n.tenant_id = $1::uuid)`
 
 // noOther says that no plan of tenant $1 but that of change $3 is in flight or partial. Only plans with these outcomes
 // can be partial, and an index holds them.
@@ -29,7 +32,7 @@ const noOther = `
         WHERE p.tenant_id = $1::uuid AND p.change_id <> $3::text AND ` + inFlight + `)
     AND NOT EXISTS (SELECT FROM belay.plan p
         WHERE p.tenant_id = $1::uuid AND p.change_id <> $3::text
-          AND p.outcome IN ('interrupted', 'failed', 'quarantined')
+          AND ` + unsettled + `
           AND CASE p.status WHEN 'pending' THEN ` + touched + `
               ELSE ` + done + ` < p.steps_total END)`
 
@@ -38,7 +41,7 @@ const noOther = `
 const recoverSQL = `
 WITH abandoned AS (
     SELECT p.tenant_id, p.plan_id, p.status AS was, l.fence,
-        COALESCE(p.claimed_from, CASE p.status WHEN 'applying' THEN 'pending' ELSE 'applied' END) AS back,
+        ` + claimedFrom + ` AS back,
         ` + touched + ` AS touched
     FROM belay.site_lock l JOIN belay.plan p ON p.tenant_id = l.tenant_id
     WHERE l.tenant_id = $1::uuid AND l.holder = $2::uuid AND ` + inFlight + ` AND p.format <= $3::integer
@@ -50,7 +53,7 @@ WITH abandoned AS (
             WHEN p.attempts >= $4::integer THEN 'quarantined'
             WHEN a.touched OR (a.back = 'applied' AND ` + done + ` < p.steps_total) THEN 'interrupted'
             ELSE p.outcome END,
-        seq = CASE WHEN a.back = 'pending' AND NOT a.touched THEN NULL ELSE p.seq END
+        applied_seq = CASE WHEN a.back = 'pending' AND NOT a.touched THEN NULL ELSE p.applied_seq END
     FROM abandoned a WHERE p.tenant_id = a.tenant_id AND p.plan_id = a.plan_id
     RETURNING p.tenant_id, p.plan_id, p.change_id, a.was, p.status, p.outcome, a.fence
 ), noted AS (
@@ -61,27 +64,28 @@ WITH abandoned AS (
 )
 SELECT plan_id::text, change_id, was, status FROM recovered`
 
-// storeClaimedSQL stores a change for whoever holds the lock, so that a refused acquire leaves nothing behind.
-const storeClaimedSQL = `
+// keepChangeSQL stores a change's text, in a transaction of its own before the claims that need it: inside theirs, the first
+// of many tenants would keep all others waiting until it commits.
+const keepChangeSQL = `
 INSERT INTO belay.change (digest, change_id, body, created_at)
-SELECT $3::text, $4::text, $5::bytea, belay.now_ms()
-FROM belay.site_lock WHERE tenant_id = $1::uuid AND holder = $2::uuid
+SELECT $1::text, $2::text, $3::bytea, ` + nextChangeTime + `
 ON CONFLICT (digest) DO NOTHING`
 
 // claimApplySQL makes the tenant's plan for a change, or takes up the one there is, and moves it in flight.
 const claimApplySQL = `
 WITH claimed AS (
     INSERT INTO belay.plan AS p (tenant_id, plan_id, change_id, digest, status, claimed_from, fence, outcome, attempts,
-        seq, cycle, steps_total, format, created_at, updated_at)
+        applied_seq, cycle, steps_total, format, created_at, updated_at)
     SELECT $1::uuid, $4::uuid, $3::text, $5::text, 'applying', 'pending', l.fence, 'never_run', 1,
-        ` + nextSeq + `, 1, $6::integer, $7::integer, belay.now_ms(), belay.now_ms()
+        ` + nextAppliedSeq + `, 1, $6::integer, $7::integer, belay.now_ms(), belay.now_ms()
     FROM belay.site_lock l
     WHERE l.tenant_id = $1::uuid AND l.holder = $2::uuid AND ` + noOther + `
+        AND EXISTS (SELECT FROM belay.change c WHERE c.digest = $5::text)
     ON CONFLICT (tenant_id, change_id) DO UPDATE SET
         status = 'applying', claimed_from = 'pending', fence = EXCLUDED.fence, digest = EXCLUDED.digest,
         steps_total = EXCLUDED.steps_total, format = EXCLUDED.format, updated_at = EXCLUDED.updated_at,
         attempts = CASE WHEN p.outcome = 'quarantined' THEN 1 ELSE p.attempts + 1 END,
-        seq = COALESCE(p.seq, EXCLUDED.seq),
+        applied_seq = COALESCE(p.applied_seq, EXCLUDED.applied_seq),
         cycle = CASE WHEN ` + touched + ` THEN p.cycle ELSE p.cycle + 1 END
     WHERE p.status = 'pending' AND (p.outcome <> 'quarantined' OR $8::boolean)
         AND (p.digest = EXCLUDED.digest OR $9::boolean OR NOT ` + touched + `)
@@ -94,14 +98,14 @@ WITH claimed AS (
     UPDATE belay.plan p SET
         status = 'rolling_back', claimed_from = p.status, fence = l.fence, updated_at = belay.now_ms(),
         attempts = CASE WHEN p.outcome = 'quarantined' THEN 1 ELSE p.attempts + 1 END,
-        seq = COALESCE(p.seq, ` + nextSeq + `)
+        applied_seq = COALESCE(p.applied_seq, ` + nextAppliedSeq + `)
     FROM belay.site_lock l
     WHERE l.tenant_id = $1::uuid AND l.holder = $2::uuid
         AND p.tenant_id = $1::uuid AND p.change_id = $3::text AND p.digest = $4::text
         AND (p.outcome <> 'quarantined' OR $5::boolean)
         AND (p.status = 'applied' OR (p.status = 'pending' AND ` + touched + `))
         AND NOT EXISTS (SELECT FROM belay.plan n JOIN belay.journal j ON j.tenant_id = n.tenant_id AND j.plan_id = n.plan_id
-            WHERE n.tenant_id = $1::uuid AND n.seq > p.seq AND j.state <> 'undone')
+            WHERE n.tenant_id = $1::uuid AND n.applied_seq > p.applied_seq AND j.state <> 'undone')
         AND ` + noOther + `
     RETURNING p.*
 )` + noteClaim
@@ -144,9 +148,6 @@ func (s *Store) claim(tx *transaction, id tenant.ID, holder sitelock.HolderID, c
 		return nil
 	}
 	if c.Direction == plan.Up {
-		if !s.isStored(c.Digest) {
-			tx.own(storeClaimedSQL, id, holder, c.Digest, c.Change, c.Body.Encode())
-		}
 		tx.ask(claimApplySQL, read, id, holder, c.Change, c.NewPlan, c.Digest, len(c.Body.Steps), plan.Format, c.Retry, c.Repin)
 	} else {
 		tx.ask(claimRollbackSQL, read, id, holder, c.Change, c.Digest, c.Retry)
@@ -160,11 +161,35 @@ func (s *Store) claim(tx *transaction, id tenant.ID, holder sitelock.HolderID, c
 	}, id, holder)
 }
 
-// noteStored remembers a change whose text has been committed.
-func (s *Store) noteStored(c *sitelock.Claim, claimed *plan.Record) {
-	if c != nil && claimed != nil && c.Direction == plan.Up {
-		s.stored.Store(c.Digest, struct{}{})
+// keepChange makes sure that the change of a claim is stored, once for all claims of this Store.
+func (s *Store) keepChange(ctx context.Context, c *sitelock.Claim) error {
+	if c == nil || c.Direction != plan.Up || s.isStored(c.Digest) {
+		return nil
 	}
+	_, err, _ := s.keeping.Do(string(c.Digest), func() (any, error) {
+		err := s.write(ctx, func(tx *transaction) error {
+			tx.own(keepChangeSQL, c.Digest, c.Change, c.Body.Encode())
+			return tx.commit(ctx)
+		})
+		if err == nil {
+			s.stored.Store(c.Digest, struct{}{})
+		}
+		return nil, err
+	})
+	if err != nil {
+		return fmt.Errorf("store change %s: %w", c.Change, err)
+	}
+	return nil
+}
+
+// forgot reports whether a claim may have been refused only because the database has lost a change that this Store had
+// committed: it was restored to an older state. The change is stored again before the next claim.
+func (s *Store) forgot(c *sitelock.Claim, claimed *plan.Record) bool {
+	if c == nil || claimed != nil || c.Direction != plan.Up {
+		return false
+	}
+	_, known := s.stored.LoadAndDelete(c.Digest)
+	return known
 }
 
 // markPlanSQL tells people which plan the holder works on.
@@ -176,6 +201,9 @@ WHERE l.tenant_id = $1::uuid AND l.holder = $2::uuid AND p.tenant_id = l.tenant_
 // Claim implements [engine.Store].
 func (s *Store) Claim(ctx context.Context, held sitelock.Held, c sitelock.Claim) (*plan.Record, error) {
 	var record *plan.Record
+	if err := s.keepChange(ctx, &c); err != nil {
+		return nil, err
+	}
 	err := s.write(ctx, func(tx *transaction) error {
 		tx.own(proveSQL, held.Tenant, held.Holder, held.Fence)
 		s.claim(tx, held.Tenant, held.Holder, &c, &record)
@@ -185,7 +213,6 @@ func (s *Store) Claim(ctx context.Context, held sitelock.Held, c sitelock.Claim)
 	if err != nil {
 		return nil, fmt.Errorf("claim %s: %w", c.Change, heldError(held, err))
 	}
-	s.noteStored(&c, record)
 	return record, nil
 }
 
@@ -195,7 +222,7 @@ const registeredSQL = `SELECT 1 FROM belay.site_lock WHERE tenant_id = $1::uuid 
 // of it in place, takes other content.
 const storeSubmittedSQL = `
 INSERT INTO belay.change (digest, change_id, body, created_at)
-SELECT $3::text, $2::text, $4::bytea, belay.now_ms()
+SELECT $3::text, $2::text, $4::bytea, ` + nextChangeTime + `
 FROM belay.site_lock
 WHERE tenant_id = $1::uuid AND removed_at IS NULL AND NOT EXISTS (SELECT FROM belay.plan p
     WHERE p.tenant_id = $1::uuid AND p.change_id = $2::text AND (p.digest = $3::text OR p.status <> 'pending' OR ` + touched + `))
@@ -213,7 +240,7 @@ const planOfChangeSQL = `SELECT ` + planColumns + ` FROM belay.plan p WHERE p.te
 
 // Submit implements [engine.Store].
 func (s *Store) Submit(ctx context.Context, id tenant.ID, scope string, newPlan plan.ID, change *plan.Change) (plan.Plan, error) {
-	if err := s.ready(ctx); err != nil {
+	if err := s.ensureTables(ctx); err != nil {
 		return plan.Plan{}, err
 	}
 	digest := change.Digest()
@@ -222,7 +249,7 @@ func (s *Store) Submit(ctx context.Context, id tenant.ID, scope string, newPlan 
 	err := s.write(ctx, func(tx *transaction) error {
 		plans, registered = nil, false
 		tx.own(ensureLockSQL, id, scope, 0, "")
-		tx.ask(registeredSQL, func(rows pgx.Rows) error { registered = rows.Next(); return nil }, id)
+		tx.found(registeredSQL, &registered, id)
 		tx.own(storeSubmittedSQL, id, change.ID, digest, change.Encode())
 		tx.own(submitSQL, id, newPlan, change.ID, digest, len(change.Steps), plan.Format)
 		tx.ask(planOfChangeSQL, func(rows pgx.Rows) error { return readPlans(rows, &plans) }, id, change.ID)

@@ -55,15 +55,12 @@ func TestAnOpenCheckpointKeepsEveryTakeOverOut(t *testing.T) {
 	finish := openCheckpoint(t, db, held, group)
 	lapse(t, url, site)
 
-	began := time.Now()
+	// Whoever waited for the row would wait for ever: the checkpoint ends after these calls.
 	if _, err := other.Acquire(t.Context(), request(site, applyOf(1))); !errors.Is(err, sitelock.ErrContended) {
 		t.Errorf("acquire: got %v, want ErrContended", err)
 	}
 	if _, err := other.Break(t.Context(), site, sitelock.Process{}, "test"); !errors.Is(err, sitelock.ErrContended) {
 		t.Errorf("break: got %v, want ErrContended", err)
-	}
-	if waited := time.Since(began); waited > 5*time.Second {
-		t.Errorf("they waited for the row: %s", waited)
 	}
 	if lost, err := other.Renew(t.Context(), []sitelock.Held{held}, time.Minute); err != nil || len(lost) != 0 {
 		t.Errorf("a renewal beside the checkpoint: lost %v, %v", lost, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/rs/zerolog"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/belayhq/belay/plan"
 	"github.com/belayhq/belay/storage"
@@ -19,7 +20,6 @@ import (
 
 const (
 	defaultConnections = 8
-	renewalConnections = 1
 	connectTimeout     = 10 * time.Second
 )
 
@@ -96,6 +96,7 @@ type Store struct {
 	migrated  atomic.Bool // the tables are there and of this binary's version
 	migrating sync.Mutex
 	stored    sync.Map // digests of changes that this Store has committed
+	keeping   singleflight.Group
 }
 
 var _ storage.Database = (*Store)(nil)
@@ -104,7 +105,7 @@ var _ storage.Database = (*Store)(nil)
 // more connection with the same configuration, which Close closes.
 func New(ctx context.Context, pool *pgxpool.Pool, opts storage.Options) (*Store, error) {
 	cfg := pool.Config()
-	cfg.MaxConns, cfg.MinConns, cfg.MinIdleConns = renewalConnections, 0, 0
+	cfg.MaxConns, cfg.MinConns, cfg.MinIdleConns = storage.RenewalConnections, 0, 0
 	if name := cfg.ConnConfig.RuntimeParams["application_name"]; name != "" {
 		cfg.ConnConfig.RuntimeParams["application_name"] = name + " renewal"
 	}

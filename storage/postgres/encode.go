@@ -93,15 +93,15 @@ func limitMillis(d time.Duration) int64 {
 	return max(1, d.Milliseconds())
 }
 
-// stamp makes a time of the database's milliseconds; zero for 0.
-func stamp(ms int64) time.Time {
+// timeOf makes a time of the database's milliseconds; zero for 0.
+func timeOf(ms int64) time.Time {
 	if ms == 0 {
 		return time.Time{}
 	}
 	return time.UnixMilli(ms).UTC()
 }
 
-func sinceEpoch(t time.Time) int64 {
+func millisOf(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
 	}

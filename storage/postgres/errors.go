@@ -45,21 +45,22 @@ const (
 	codeTableExists         = "42P07"
 )
 
-// serverError is what the server reported, without any value of a row: no detail, and of a data exception, whose message
-// quotes the value, only its kind and place.
-type serverError struct {
+// An Error is what the server reported, without any value of a row: no detail, and of a data exception, whose message
+// quotes the value, only its kind and place. Code is the SQLSTATE, Constraint the name of the constraint that was
+// violated, if one was.
+type Error struct {
 	Code       string
-	Message    string
 	Constraint string
-	// Position counts the characters of the statement up to the error from 1; 0 if the server named none.
-	Position int
+	message    string
+	// position counts the characters of the statement up to the error from 1; 0 if the server named none.
+	position int
 	fatal    bool // the server has ended the session
 }
 
-func (e *serverError) Error() string { return e.Message + " (" + e.Code + ")" }
+func (e *Error) Error() string { return e.message + " (" + e.Code + ")" }
 
 // Is makes a read-only server recognisable.
-func (e *serverError) Is(target error) bool { return target == errReadOnly && e.Code == codeReadOnly }
+func (e *Error) Is(target error) bool { return target == errReadOnly && e.Code == codeReadOnly }
 
 var errReadOnly = errors.New("server is read-only: it is a standby, or set so; writes need the primary")
 
@@ -85,25 +86,25 @@ var dataExceptions = map[string]string{
 	"22P05": "untranslatable character",
 }
 
-func withoutValues(e *pgconn.PgError) *serverError {
-	clean := &serverError{Code: e.Code, Message: e.Message, Constraint: e.ConstraintName, Position: int(e.Position)}
+func withoutValues(e *pgconn.PgError) *Error {
+	clean := &Error{Code: e.Code, Constraint: e.ConstraintName, message: e.Message, position: int(e.Position)}
 	clean.fatal = e.SeverityUnlocalized == "FATAL" || e.SeverityUnlocalized == "PANIC"
 	switch {
 	case raised(e):
-		clean.Message = "raised by the script or a trigger, whose text is not shown because it may quote rows"
+		clean.message = "raised by the script or a trigger, whose text is not shown because it may quote rows"
 		return clean
 	case !strings.HasPrefix(e.Code, "22"):
 		return clean
 	}
-	clean.Message = dataExceptions[e.Code]
-	if clean.Message == "" {
-		clean.Message = "data exception"
+	clean.message = dataExceptions[e.Code]
+	if clean.message == "" {
+		clean.message = "data exception"
 	}
 	if e.TableName != "" {
-		clean.Message += ", table " + e.TableName
+		clean.message += ", table " + e.TableName
 	}
 	if e.ColumnName != "" {
-		clean.Message += ", column " + e.ColumnName
+		clean.message += ", column " + e.ColumnName
 	}
 	return clean
 }
@@ -131,7 +132,7 @@ func scrub(err error) error {
 // scrubbedError is an action's error that the driver's, with its detail, cannot be taken out of.
 type scrubbedError struct {
 	action error
-	server *serverError
+	server *Error
 }
 
 func (e *scrubbedError) Error() string { return e.action.Error() }
@@ -181,7 +182,7 @@ func react(code string) reaction {
 }
 
 func reactTo(err error) reaction {
-	if server, ok := errors.AsType[*serverError](err); ok {
+	if server, ok := errors.AsType[*Error](err); ok {
 		return react(server.Code)
 	}
 	if _, ok := errors.AsType[*lostConnection](err); ok {
@@ -194,12 +195,12 @@ func isServerError(err error) bool {
 	if _, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return true
 	}
-	_, ok := errors.AsType[*serverError](err)
+	_, ok := errors.AsType[*Error](err)
 	return ok
 }
 
 func isConnectionLost(err error) bool {
-	if server, ok := errors.AsType[*serverError](err); ok {
+	if server, ok := errors.AsType[*Error](err); ok {
 		return server.fatal
 	}
 	_, ok := errors.AsType[*lostConnection](err)
@@ -225,7 +226,7 @@ func connectionError(ctx context.Context, err error) error {
 }
 
 // unpreparedError says that a pooler lost a prepared statement, or has one of that name already.
-type unpreparedError struct{ cause *serverError }
+type unpreparedError struct{ cause *Error }
 
 func (e unpreparedError) Error() string { return "prepared statement lost: " + e.cause.Error() }
 func (e unpreparedError) Unwrap() error { return e.cause }
@@ -237,7 +238,7 @@ func isUnprepared(err error) bool {
 
 // beginError translates the failure of BEGIN: a standby says that it does not support a transaction that writes.
 func beginError(err error) error {
-	if server, ok := errors.AsType[*serverError](err); ok && server.Code == codeFeatureNotSupported {
+	if server, ok := errors.AsType[*Error](err); ok && server.Code == codeFeatureNotSupported {
 		return errReadOnly
 	}
 	return err
@@ -251,7 +252,7 @@ func connectError(err error) error {
 	}
 	clean := withoutValues(server)
 	if clean.Code == codeDatabaseMissing {
-		return fmt.Errorf("connect: %w: %s", storage.ErrNoDatabase, clean.Message)
+		return fmt.Errorf("connect: %w: %s", storage.ErrNoDatabase, clean.message)
 	}
 	return fmt.Errorf("connect: %w", clean)
 }
@@ -273,7 +274,7 @@ func lockError(err error) error {
 
 // scopeError translates the violation of the one constraint that callers run into.
 func scopeError(err error) error {
-	server, ok := errors.AsType[*serverError](err)
+	server, ok := errors.AsType[*Error](err)
 	if ok && server.Code == codeUniqueViolation && server.Constraint == "site_lock_scope_key" {
 		return sitelock.ErrScopeTaken
 	}
@@ -288,7 +289,7 @@ func heldError(held sitelock.Held, err error) error {
 	if _, ok := errors.AsType[*engine.StepFailure](err); ok {
 		return err
 	}
-	server, ok := errors.AsType[*serverError](err)
+	server, ok := errors.AsType[*Error](err)
 	if !ok {
 		return err
 	}

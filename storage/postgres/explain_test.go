@@ -21,7 +21,7 @@ ALTER TABLE belay.plan SET (autovacuum_enabled = off);
 ALTER TABLE belay.journal SET (autovacuum_enabled = off);
 INSERT INTO belay.site_lock (tenant_id, scope, fence, holder)
     SELECT gen_random_uuid(), n::text, 1, gen_random_uuid() FROM generate_series(1, 10000) n;
-INSERT INTO belay.plan (tenant_id, plan_id, change_id, digest, status, outcome, seq, cycle, steps_total, format, created_at, updated_at)
+INSERT INTO belay.plan (tenant_id, plan_id, change_id, digest, status, outcome, applied_seq, cycle, steps_total, format, created_at, updated_at)
     SELECT l.tenant_id, gen_random_uuid(), 'change-' || n, 'sha256:' || n, 'applied', 'applied', n, 1, 2, 1, 0, 0
     FROM belay.site_lock l, generate_series(1, 3) n;
 INSERT INTO belay.journal (tenant_id, plan_id, ordinal, step_id, state, fence, cycle, updated_at)
@@ -64,9 +64,9 @@ func TestNoStatementReadsAWholeTableOfTenThousandTenants(t *testing.T) {
 		"surveyLocksSQL":    {surveyLocksSQL, []any{ids}, true},
 		"surveyPlansSQL":    {surveyPlansSQL, []any{ids, "change-2"}, true},
 		"surveyJournalsSQL": {surveyJournalsSQL, []any{ids, ""}, true},
-		"renewSQL":          {renewSQL, append(heldArrays(held), 60000), true},
+		"renewLocksSQL":     {renewLocksSQL, append(heldArrays(held), 60000), true},
 		"stillHeldSQL":      {stillHeldSQL, heldArrays(held), true},
-		"takeSQL":           {takeSQL, []any{one.Tenant, "s", one.Holder, "", 0, 0, "apply", "", "change-2", nil, 1000, nil, 0, plan.Format}, false},
+		"takeLockSQL":       {takeLockSQL, []any{one.Tenant, "s", one.Holder, "", 0, 0, "apply", "", "change-2", nil, 1000, nil, 0, plan.Format}, false},
 		"recoverSQL":        {recoverSQL, []any{one.Tenant, one.Holder, plan.Format, plan.MaxAttempts}, false},
 		"claimApplySQL":     {claimApplySQL, []any{one.Tenant, one.Holder, "change-9", plan.NewID(), "d", 1, 1, false, false}, false},
 		"claimRollbackSQL":  {claimRollbackSQL, []any{one.Tenant, one.Holder, "change-2", "d", false}, false},

@@ -10,9 +10,9 @@ import (
 	"github.com/belayhq/belay/sitelock"
 )
 
-// journalSQL writes the rows of a group's steps and demands that each made a legal move, as [plan.StepState.CanBecome]
+// writeJournalSQL writes the rows of a group's steps and demands that each made a legal move, as [plan.StepState.CanBecome]
 // has them: a step that was carried out once more than the journal knows of takes its whole transaction down.
-const journalSQL = `
+const writeJournalSQL = `
 WITH written AS (
     INSERT INTO belay.journal AS j (tenant_id, plan_id, ordinal, step_id, state, fence, cycle, attempt, deadline_at, updated_at)
     SELECT $1::uuid, $2::uuid, w.ordinal, w.step_id, w.state, $3::bigint, $4::integer,
@@ -45,12 +45,12 @@ func (tx *transaction) journal(held sitelock.Held, group engine.Group) {
 	for i, step := range group.Steps {
 		ordinals[i], ids[i], states[i], timeouts[i] = int64(step.Ordinal), step.ID, string(step.State), millis(step.Timeout)
 	}
-	tx.own(journalSQL, held.Tenant, group.Plan, held.Fence, group.Cycle, ordinals, ids, states, timeouts, n)
+	tx.own(writeJournalSQL, held.Tenant, group.Plan, held.Fence, group.Cycle, ordinals, ids, states, timeouts, n)
 }
 
-// imageSQL keeps a before-image unless the step has one: it is write-once, or a step that is run again would take its own
+// writeImageSQL keeps a before-image unless the step has one: it is write-once, or a step that is run again would take its own
 // effect for what was there before.
-const imageSQL = `
+const writeImageSQL = `
 INSERT INTO belay.before_image (tenant_id, plan_id, ordinal, part, cycle, fence, body, checksum, created_at)
 VALUES ($1::uuid, $2::uuid, $3::integer, 0, $4::integer, $5::bigint, $6::bytea, $7::bytea, belay.now_ms())
 ON CONFLICT (tenant_id, plan_id, ordinal, part) DO NOTHING`
@@ -71,7 +71,7 @@ func (tx *transaction) images(held sitelock.Held, group engine.Group) {
 		}
 		if body != nil {
 			sum := sha256.Sum256(body)
-			tx.own(imageSQL, held.Tenant, group.Plan, step.Ordinal, group.Cycle, held.Fence, body, sum[:])
+			tx.own(writeImageSQL, held.Tenant, group.Plan, step.Ordinal, group.Cycle, held.Fence, body, sum[:])
 		}
 	}
 	if undone != nil {
@@ -89,9 +89,9 @@ WITH moved AS (
 )
 SELECT belay.demand((SELECT count(*) FROM moved), 1)`
 
-// moveSQL changes a plan's status and tells it. A plan that is resolved is not in flight; any other is in flight under
-// the holder's fence.
-const moveSQL = `
+// movePlanSQL changes a plan's status and tells it. A plan that is resolved is not in flight; any other is in flight under
+// the holder's fence. Where a plan returns to, only its row says.
+const movePlanSQL = `
 WITH moved AS (
     UPDATE belay.plan p SET
         status = $5::text,
@@ -102,10 +102,10 @@ WITH moved AS (
             WHEN $7::text = '' THEN p.outcome
             WHEN $7::text IN ('failed', 'interrupted') AND p.attempts >= $8::integer AND NOT $6::boolean THEN 'quarantined'
             ELSE $7::text END,
-        seq = CASE
+        applied_seq = CASE
             WHEN $5::text = 'pending' AND NOT ` + touched + ` THEN NULL
-            WHEN $9::text = 'resolve_applied' THEN COALESCE(p.seq, ` + nextSeq + `)
-            ELSE p.seq END,
+            WHEN $9::text = 'resolve_applied' THEN COALESCE(p.applied_seq, ` + nextAppliedSeq + `)
+            ELSE p.applied_seq END,
         cycle = CASE WHEN $9::text = 'resolve_applied' THEN GREATEST(p.cycle, 1) ELSE p.cycle END,
         last_error = CASE
             WHEN $10::text IS NOT NULL THEN $10::text
@@ -114,6 +114,7 @@ WITH moved AS (
         updated_at = belay.now_ms()
     WHERE p.tenant_id = $1::uuid AND p.plan_id = $2::uuid AND p.status = $4::text
         AND CASE WHEN $9::text LIKE 'resolve%' THEN p.fence IS NULL ELSE p.fence = $3::bigint END
+        AND ($9::text NOT IN ('fail', 'recover') OR $5::text = ` + claimedFrom + `)
     RETURNING p.*
 ), noted AS (
     INSERT INTO belay.event (tenant_id, at, fence, plan_id, change_id, kind, status_from, status_to, outcome,
@@ -126,6 +127,14 @@ SELECT belay.demand((SELECT count(*) FROM moved), 1)`
 
 func (tx *transaction) move(held sitelock.Held, group engine.Group) error {
 	m := group.Move
+	// Only fail and recover ask where the plan was claimed from, and the statement demands that it was from m.To.
+	next, err := plan.Next(m.From, m.To, m.Event)
+	if err != nil {
+		return fmt.Errorf("move: %w", err)
+	}
+	if next != m.To {
+		return fmt.Errorf("move: a plan that is %s becomes %s by %s, not %s", m.From, next, m.Event, m.To)
+	}
 	var failure any
 	if m.Failure != nil {
 		text, err := json.Marshal(m.Failure)
@@ -134,13 +143,13 @@ func (tx *transaction) move(held sitelock.Held, group engine.Group) error {
 		}
 		failure = string(text)
 	}
-	afresh := progressed(group) || m.Event == plan.Succeed || m.Event == plan.ResolveApplied || m.Event == plan.ResolveRolledBack
-	tx.own(moveSQL, held.Tenant, group.Plan, held.Fence, string(m.From), string(m.To), afresh,
+	afresh := progressed(group) || m.Event == plan.EventSucceed || m.Event == plan.EventResolveApplied || m.Event == plan.EventResolveRolledBack
+	tx.own(movePlanSQL, held.Tenant, group.Plan, held.Fence, string(m.From), string(m.To), afresh,
 		string(m.Outcome), plan.MaxAttempts, string(m.Event), failure, m.Reason)
 	return nil
 }
 
 // releaseHeldSQL frees the lock in the transaction that proved it.
 const releaseHeldSQL = `
-WITH released AS (` + releaseSQL + `)
+WITH released AS (` + releaseLockSQL + `)
 SELECT belay.demand((SELECT count(*) FROM released), 1)`

@@ -29,58 +29,66 @@ ON CONFLICT (name) DO UPDATE SET
 WHERE l.holder = $2::uuid OR NOT (` + leaseLive + `)
 RETURNING ` + leaseColumns
 
-const longestLeaseSQL = `SELECT belay.max_lease_ms()`
+const maxLeaseSQL = `SELECT belay.max_lease_ms()`
 
 // AcquireLease implements [sitelock.LeaseStore].
 func (s *Store) AcquireLease(ctx context.Context, name string, holder sitelock.HolderID, by sitelock.Process, ttl time.Duration) (sitelock.Lease, bool, error) {
-	if err := s.ready(ctx); err != nil {
+	if err := checkLease(ttl); err != nil {
+		return sitelock.Lease{}, false, fmt.Errorf("acquire lease %s: %w", name, err)
+	}
+	if err := s.ensureTables(ctx); err != nil {
 		return sitelock.Lease{}, false, err
 	}
-	var leases []sitelock.Lease
+	var taken, present []sitelock.Lease
 	var longest int64
 	err := s.write(ctx, func(tx *transaction) error {
-		leases = nil
-		tx.ask(acquireLeaseSQL, func(rows pgx.Rows) error { return readLeases(rows, &leases) },
-			name, holder, by.Host, by.PID, sinceEpoch(by.StartedAt), limitMillis(ttl))
-		tx.ask(longestLeaseSQL, func(rows pgx.Rows) error {
-			for rows.Next() {
-				if err := rows.Scan(&longest); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
+		taken, present = nil, nil
+		tx.ask(acquireLeaseSQL, func(rows pgx.Rows) error { return readLeases(rows, &taken) },
+			name, holder, by.Host, by.PID, millisOf(by.StartedAt), millis(ttl))
+		tx.one(maxLeaseSQL, nil, &longest)
+		tx.ask(leaseSQL, func(rows pgx.Rows) error { return readLeases(rows, &present) }, name)
 		return tx.commit(ctx)
 	})
 	err = lockError(err)
 	switch {
 	case errors.Is(err, sitelock.ErrContended):
-		return sitelock.Lease{}, false, nil // whoever has the row locked is just taking or renewing it
+		// Whoever has the row locked is just taking or renewing it.
+		lease, _, err := s.Lease(ctx, name)
+		return lease, false, err
 	case err != nil:
 		return sitelock.Lease{}, false, fmt.Errorf("acquire lease %s: %w", name, err)
 	case millis(ttl) > longest:
-		return sitelock.Lease{}, false, fmt.Errorf("acquire lease %s: %s is longer than %s, the longest that this database allows",
-			name, ttl, time.Duration(longest)*time.Millisecond)
-	case len(leases) == 0:
-		return sitelock.Lease{}, false, nil
+		return sitelock.Lease{}, false, fmt.Errorf("acquire lease %s: %w", name, errTooLong(ttl, longest))
+	case len(taken) > 0:
+		return taken[0], true, nil
+	case len(present) > 0:
+		return present[0], false, nil
 	}
-	return leases[0], true, nil
+	return sitelock.Lease{}, false, nil
 }
 
 const renewLeaseSQL = `
 UPDATE belay.lease SET expires_at = belay.now_ms() + $4::bigint
-WHERE name = $1::text AND holder = $2::uuid AND fence = $3::bigint
+WHERE name = $1::text AND holder = $2::uuid AND fence = $3::bigint AND $4::bigint <= belay.max_lease_ms()
 RETURNING 1`
 
 // RenewLease implements [sitelock.LeaseStore], on the connections for renewals.
-func (s *Store) RenewLease(ctx context.Context, name string, holder sitelock.HolderID, fence sitelock.Fence, ttl time.Duration) error {
+func (s *Store) RenewLease(ctx context.Context, held sitelock.HeldLease, ttl time.Duration) error {
+	if err := checkLease(ttl); err != nil {
+		return fmt.Errorf("renew lease %s: %w", held.Name, err)
+	}
 	renewed := false
+	var longest int64
 	err := s.transact(ctx, s.renewals, writing, ownLimits, func(tx *transaction) error {
 		renewed = false
-		tx.ask(renewLeaseSQL, func(rows pgx.Rows) error { renewed = rows.Next(); return nil }, name, holder, fence, limitMillis(ttl))
+		tx.found(renewLeaseSQL, &renewed, held.Name, held.Holder, held.Fence, millis(ttl))
+		tx.one(maxLeaseSQL, nil, &longest)
 		return tx.commit(ctx)
 	})
-	return leaseError("renew", name, renewed, err)
+	if err == nil && millis(ttl) > longest {
+		return fmt.Errorf("renew lease %s: %w", held.Name, errTooLong(ttl, longest))
+	}
+	return leaseError("renew", held.Name, renewed, err)
 }
 
 const releaseLeaseSQL = `
@@ -89,14 +97,14 @@ WHERE name = $1::text AND holder = $2::uuid AND fence = $3::bigint
 RETURNING 1`
 
 // ReleaseLease implements [sitelock.LeaseStore].
-func (s *Store) ReleaseLease(ctx context.Context, name string, holder sitelock.HolderID, fence sitelock.Fence) error {
+func (s *Store) ReleaseLease(ctx context.Context, held sitelock.HeldLease) error {
 	released := false
 	err := s.write(ctx, func(tx *transaction) error {
 		released = false
-		tx.ask(releaseLeaseSQL, func(rows pgx.Rows) error { released = rows.Next(); return nil }, name, holder, fence)
+		tx.found(releaseLeaseSQL, &released, held.Name, held.Holder, held.Fence)
 		return tx.commit(ctx)
 	})
-	return leaseError("release", name, released, err)
+	return leaseError("release", held.Name, released, err)
 }
 
 func leaseError(what, name string, found bool, err error) error {
@@ -129,7 +137,7 @@ func (s *Store) Leases(ctx context.Context) ([]sitelock.Lease, error) {
 
 func (s *Store) leases(ctx context.Context, sql string, args ...any) ([]sitelock.Lease, error) {
 	var leases []sitelock.Lease
-	err := s.look(ctx, func(tx *transaction) error {
+	err := s.read(ctx, func(tx *transaction) error {
 		leases = nil
 		tx.ask(sql, func(rows pgx.Rows) error { return readLeases(rows, &leases) }, args...)
 		return tx.commit(ctx)
@@ -147,7 +155,7 @@ func readLeases(rows pgx.Rows, leases *[]sitelock.Lease) error {
 		if err := rows.Scan(&l.Name, &l.Holder, &l.Fence, &l.Host, &l.PID, &started, &since, &expires, &l.Live); err != nil {
 			return err
 		}
-		l.StartedAt, l.Since, l.Expires = stamp(started), stamp(since), stamp(expires)
+		l.StartedAt, l.Since, l.Expires = timeOf(started), timeOf(since), timeOf(expires)
 		*leases = append(*leases, l)
 	}
 	return nil

@@ -14,7 +14,6 @@ import (
 	"github.com/belayhq/belay/engine"
 	"github.com/belayhq/belay/plan"
 	"github.com/belayhq/belay/sitelock"
-	"github.com/belayhq/belay/storage"
 	"github.com/belayhq/belay/tenant"
 )
 
@@ -24,14 +23,23 @@ const live = `(l.expires_at >= belay.now_ms() AND (l.operation = 'hold' OR l.exp
 // inFlight is spelt as the partial index spells it.
 const inFlight = `p.status IN ('applying', 'rolling_back')`
 
+// unsettled says of a plan p that it may be partial, as the partial index spells it.
+const unsettled = `p.outcome IN ('interrupted', 'failed', 'quarantined')`
+
 // ensureLockSQL makes the tenant's lock row. A scope of another tenant violates site_lock_scope_key.
 const ensureLockSQL = `
 INSERT INTO belay.site_lock (tenant_id, scope, fence)
 SELECT $1::uuid, $2::text, 0 WHERE $3::bigint <= belay.max_lease_ms() OR $4::text = 'hold'
 ON CONFLICT (tenant_id) DO NOTHING`
 
-// takeSQL takes the lock row without waiting for it, and keeps whom it was taken from for recoverSQL.
-const takeSQL = `
+// takenColumns are what was taken and from whom, in the order of readTaken. They also keep for recoverSQL whom it was
+// taken from.
+const takenColumns = `l.fence, l.expires_at, was.host, was.pid, was.started_at, was.holder IS NOT NULL,
+    pg_catalog.set_config('belay.dead', CASE WHEN was.holder IS NULL THEN '{}' ELSE
+        pg_catalog.jsonb_build_object('holder', was.holder, 'host', was.host, 'pid', was.pid)::text END, true)`
+
+// takeLockSQL takes the lock row without waiting for it.
+const takeLockSQL = `
 UPDATE belay.site_lock l SET
     scope = $2::text,
     fence = CASE WHEN l.holder = $3::uuid THEN l.fence ELSE l.fence + 1 END,
@@ -42,19 +50,24 @@ UPDATE belay.site_lock l SET
     expires_at = belay.now_ms() + $11::bigint
 FROM (SELECT l.tenant_id, l.holder, l.host, l.pid, l.started_at FROM belay.site_lock l
       WHERE l.tenant_id = $1::uuid AND l.removed_at IS NULL
-        AND (NOT ` + live + ` OR l.holder = $3::uuid OR (l.holder = $12::uuid AND l.fence = $13::bigint))
+        AND (l.holder = $3::uuid OR (NOT ` + live + ` AND $12::uuid IS NULL)
+             OR (l.fence = $13::bigint AND (l.holder = $12::uuid OR (NOT ` + live + ` AND $12::uuid IS NOT NULL))))
         AND ($11::bigint <= belay.max_lease_ms() OR $7::text = 'hold')
         AND NOT EXISTS (SELECT FROM belay.plan p WHERE p.tenant_id = $1::uuid AND ` + inFlight + ` AND p.format > $14::integer)
       FOR UPDATE NOWAIT) was
 WHERE l.tenant_id = was.tenant_id
-RETURNING l.fence, l.expires_at, was.host, was.pid, was.started_at, was.holder IS NOT NULL,
-    pg_catalog.set_config('belay.dead', CASE WHEN was.holder IS NULL THEN '{}' ELSE
-        pg_catalog.jsonb_build_object('holder', was.holder, 'host', was.host, 'pid', was.pid)::text END, true)`
+RETURNING ` + takenColumns
 
 // Acquire implements [sitelock.Store].
 func (s *Store) Acquire(ctx context.Context, req sitelock.Request) (sitelock.Grant, error) {
-	if err := s.ready(ctx); err != nil {
+	if err := checkLease(req.Lease); err != nil {
+		return sitelock.Grant{}, fmt.Errorf("acquire: %w", err)
+	}
+	if err := s.ensureTables(ctx); err != nil {
 		return sitelock.Grant{}, err
+	}
+	if err := s.keepChange(ctx, req.Claim); err != nil {
+		return sitelock.Grant{}, fmt.Errorf("acquire: %w", lockError(err))
 	}
 	var a acquisition
 	err := s.write(ctx, func(tx *transaction) error {
@@ -64,10 +77,10 @@ func (s *Store) Acquire(ctx context.Context, req sitelock.Request) (sitelock.Gra
 		if req.Claim != nil {
 			change, newPlan = req.Claim.Change, req.Claim.NewPlan
 		}
-		tx.own(ensureLockSQL, req.Tenant, req.Scope, limitMillis(req.Lease), string(req.Operation))
-		tx.ask(takeSQL, a.readTaken, req.Tenant, req.Scope, req.Holder,
-			req.Process.Host, req.Process.PID, sinceEpoch(req.Process.StartedAt), string(req.Operation), req.Reason,
-			change, orNull(newPlan), limitMillis(req.Lease), orNull(req.Replace.Holder), req.Replace.Fence, plan.Format)
+		tx.own(ensureLockSQL, req.Tenant, req.Scope, millis(req.Lease), string(req.Operation))
+		tx.ask(takeLockSQL, a.readTaken, req.Tenant, req.Scope, req.Holder,
+			req.Process.Host, req.Process.PID, millisOf(req.Process.StartedAt), string(req.Operation), req.Reason,
+			change, orNull(newPlan), millis(req.Lease), orNull(req.Replace.Holder), req.Replace.Fence, plan.Format)
 		tx.ask(recoverSQL, a.readRecovered, req.Tenant, req.Holder, plan.Format, plan.MaxAttempts)
 		if req.Claim != nil {
 			s.claim(tx, req.Tenant, req.Holder, req.Claim, &a.grant.Claimed)
@@ -80,7 +93,13 @@ func (s *Store) Acquire(ctx context.Context, req sitelock.Request) (sitelock.Gra
 	case !a.taken:
 		return sitelock.Grant{}, fmt.Errorf("acquire: %w", s.whyNot(ctx, req.Tenant, req.Operation, req.Lease))
 	}
-	s.noteStored(req.Claim, a.grant.Claimed)
+	if s.forgot(req.Claim, a.grant.Claimed) {
+		claimed, err := s.Claim(ctx, a.grant.Held, *req.Claim)
+		if err != nil {
+			return sitelock.Grant{}, err
+		}
+		a.grant.Claimed = claimed
+	}
 	return a.grant, nil
 }
 
@@ -98,7 +117,7 @@ func (a *acquisition) readTaken(rows pgx.Rows) error {
 		if err := rows.Scan(&a.grant.Held.Fence, &expires, &a.dead.Host, &a.dead.PID, &started, &hadHolder, nil); err != nil {
 			return err
 		}
-		a.taken, a.grant.Expires, a.dead.StartedAt = true, stamp(expires), stamp(started)
+		a.taken, a.grant.Expires, a.dead.StartedAt = true, timeOf(expires), timeOf(started)
 		if !hadHolder {
 			a.dead = sitelock.Process{}
 		}
@@ -117,6 +136,19 @@ func (a *acquisition) readRecovered(rows pgx.Rows) error {
 	return nil
 }
 
+// checkLease refuses a lease that the database, which counts milliseconds, would take for none.
+func checkLease(lease time.Duration) error {
+	if millis(lease) < 1 {
+		return fmt.Errorf("a lease of %s is too short", lease)
+	}
+	return nil
+}
+
+// errTooLong is for a lease that would not count as live.
+func errTooLong(lease time.Duration, longest int64) error {
+	return fmt.Errorf("a lease of %s is too long: at most %s", lease, time.Duration(longest)*time.Millisecond)
+}
+
 const whyNotSQL = `
 SELECT l.removed_at IS NOT NULL, COALESCE(` + live + `, false),
     $2::text <> 'hold' AND $3::bigint > belay.max_lease_ms(), belay.max_lease_ms(),
@@ -126,7 +158,7 @@ FROM (SELECT) one LEFT JOIN belay.site_lock l ON l.tenant_id = $1::uuid`
 // whyNot says why a lock was not taken. If the reason has gone in the meantime, it is that somebody had it.
 func (s *Store) whyNot(ctx context.Context, id tenant.ID, op sitelock.Operation, lease time.Duration) error {
 	reason := sitelock.ErrRefused
-	err := s.read(ctx, func(tx *transaction) error {
+	err := s.snapshot(ctx, func(tx *transaction) error {
 		tx.ask(whyNotSQL, func(rows pgx.Rows) error {
 			for rows.Next() {
 				var removed, isLive, tooLong, newer bool
@@ -138,8 +170,7 @@ func (s *Store) whyNot(ctx context.Context, id tenant.ID, op sitelock.Operation,
 				case removed:
 					reason = sitelock.ErrRemoved
 				case tooLong:
-					reason = fmt.Errorf("a lease of %s is longer than %s, the longest that this database allows",
-						lease, time.Duration(longest)*time.Millisecond)
+					reason = errTooLong(lease, longest)
 				case newer && !isLive:
 					reason = sitelock.ErrNewerBinary
 				}
@@ -154,9 +185,9 @@ func (s *Store) whyNot(ctx context.Context, id tenant.ID, op sitelock.Operation,
 	return reason
 }
 
-// renewSQL locks each row by itself, in the order of the arrays, and leaves locked ones out. A renewal changes no key, so
+// renewLocksSQL locks each row by itself, in the order of the arrays, and leaves locked ones out. A renewal changes no key, so
 // that it passes beside an open proof.
-const renewSQL = `
+const renewLocksSQL = `
 UPDATE belay.site_lock l SET expires_at = belay.now_ms() + $4::bigint
 FROM (SELECT mine.tenant_id, w.place
       FROM unnest($1::uuid[], $2::uuid[], $3::bigint[]) WITH ORDINALITY AS w (tenant_id, holder, fence, place)
@@ -177,7 +208,7 @@ func (s *Store) Renew(ctx context.Context, held []sitelock.Held, lease time.Dura
 	if len(held) == 0 {
 		return nil, nil
 	}
-	renewed, err := s.ofHeld(ctx, writing, renewSQL, held, millis(lease))
+	renewed, err := s.ofHeld(ctx, writing, renewLocksSQL, held, millis(lease))
 	if err != nil {
 		return nil, fmt.Errorf("renew: %w", lockError(err))
 	}
@@ -233,7 +264,7 @@ func without(held []sitelock.Held, these map[sitelock.Held]bool) []sitelock.Held
 	return slices.DeleteFunc(slices.Clone(held), func(h sitelock.Held) bool { return these[h] })
 }
 
-const releaseSQL = `
+const releaseLockSQL = `
 UPDATE belay.site_lock SET holder = NULL, expires_at = 0, operation = '', plan_id = NULL, reason = ''
 WHERE tenant_id = $1::uuid AND holder = $2::uuid AND fence = $3::bigint
 RETURNING 1`
@@ -243,7 +274,7 @@ func (s *Store) Release(ctx context.Context, held sitelock.Held) error {
 	released := false
 	err := s.write(ctx, func(tx *transaction) error {
 		released = false
-		tx.ask(releaseSQL, func(rows pgx.Rows) error { released = rows.Next(); return nil }, held.Tenant, held.Holder, held.Fence)
+		tx.found(releaseLockSQL, &released, held.Tenant, held.Holder, held.Fence)
 		return tx.commit(ctx)
 	})
 	switch {
@@ -255,18 +286,19 @@ func (s *Store) Release(ctx context.Context, held sitelock.Held) error {
 	return nil
 }
 
-const stateSQL = `
-SELECT COALESCE(l.holder::text, ''), l.fence, l.host, l.pid, l.started_at, l.operation, COALESCE(l.plan_id::text, ''),
+// stateColumns are those of a lock l, in the order of scanState.
+const stateColumns = `COALESCE(l.holder::text, ''), l.fence, l.host, l.pid, l.started_at, l.operation, COALESCE(l.plan_id::text, ''),
     COALESCE((SELECT p.change_id FROM belay.plan p WHERE p.tenant_id = l.tenant_id AND p.plan_id = l.plan_id), ''),
-    l.reason, l.acquired_at, l.expires_at, belay.now_ms(), l.holder IS NOT NULL AND ` + live + `, l.tenant_id::text
-FROM belay.site_lock l WHERE l.tenant_id = $1::uuid`
+    l.reason, l.acquired_at, l.expires_at, belay.now_ms(), l.holder IS NOT NULL AND ` + live + `, l.tenant_id::text`
+
+const stateSQL = `SELECT ` + stateColumns + ` FROM belay.site_lock l WHERE l.tenant_id = $1::uuid`
 
 const inFlightSQL = `SELECT ` + planColumns + ` FROM belay.plan p WHERE p.tenant_id = $1::uuid AND ` + inFlight
 
 // State implements [sitelock.Store].
 func (s *Store) State(ctx context.Context, id tenant.ID) (sitelock.State, error) {
 	var state sitelock.State
-	err := s.look(ctx, func(tx *transaction) error {
+	err := s.read(ctx, func(tx *transaction) error {
 		state = sitelock.State{}
 		tx.ask(stateSQL, func(rows pgx.Rows) error {
 			for rows.Next() {
@@ -289,23 +321,21 @@ func scanState(rows pgx.Rows, s *sitelock.State, id *tenant.ID) error {
 	var started, since, expires, now int64
 	err := rows.Scan(&s.Holder, &s.Fence, &s.Host, &s.PID, &started, &s.Operation, &s.Plan, &s.Change, &s.Reason,
 		&since, &expires, &now, &s.Live, id)
-	s.StartedAt, s.Since, s.Expires, s.Now = stamp(started), stamp(since), stamp(expires), stamp(now)
+	s.StartedAt, s.Since, s.Expires, s.Now = timeOf(started), timeOf(since), timeOf(expires), timeOf(now)
 	return err
 }
 
-// breakSQL takes the row from whoever has it, for a holder that nobody else knows.
-const breakSQL = `
+// breakLockSQL takes the row from whoever has it, for a holder that nobody else knows.
+const breakLockSQL = `
 UPDATE belay.site_lock l SET fence = l.fence + 1, holder = $2::uuid
 FROM (SELECT l.tenant_id, l.holder, l.host, l.pid, l.started_at FROM belay.site_lock l
       WHERE l.tenant_id = $1::uuid AND l.removed_at IS NULL
         AND NOT EXISTS (SELECT FROM belay.plan p WHERE p.tenant_id = $1::uuid AND ` + inFlight + ` AND p.format > $3::integer)
       FOR UPDATE NOWAIT) was
 WHERE l.tenant_id = was.tenant_id
-RETURNING l.fence, l.expires_at, was.host, was.pid, was.started_at, was.holder IS NOT NULL,
-    pg_catalog.set_config('belay.dead', CASE WHEN was.holder IS NULL THEN '{}' ELSE
-        pg_catalog.jsonb_build_object('holder', was.holder, 'host', was.host, 'pid', was.pid)::text END, true)`
+RETURNING ` + takenColumns
 
-// noteBreakSQL tells what was broken; releaseSQL cannot do it, because it forgets.
+// noteBreakSQL tells what was broken; releaseLockSQL cannot do it, because it forgets.
 const noteBreakSQL = `
 INSERT INTO belay.event (tenant_id, at, fence, plan_id, change_id, kind, operation, holder, host, pid, reason)
 SELECT l.tenant_id, belay.now_ms(), l.fence, l.plan_id,
@@ -313,23 +343,23 @@ SELECT l.tenant_id, belay.now_ms(), l.fence, l.plan_id,
     'break', l.operation, (current_setting('belay.dead')::jsonb ->> 'holder')::uuid, $3::text, $4::integer, $5::text
 FROM belay.site_lock l WHERE l.tenant_id = $1::uuid AND l.holder = $2::uuid`
 
-const freeSQL = `
+const freeBrokenSQL = `
 UPDATE belay.site_lock SET holder = NULL, expires_at = 0, operation = '', plan_id = NULL, reason = ''
 WHERE tenant_id = $1::uuid AND holder = $2::uuid`
 
 // Break implements [sitelock.Store].
 func (s *Store) Break(ctx context.Context, id tenant.ID, by sitelock.Process, reason string) ([]sitelock.Recovered, error) {
-	if err := s.ready(ctx); err != nil {
+	if err := s.ensureTables(ctx); err != nil {
 		return nil, err
 	}
 	var a acquisition
 	breaker := sitelock.HolderID(uuid.NewString())
 	err := s.write(ctx, func(tx *transaction) error {
 		a = acquisition{}
-		tx.ask(breakSQL, a.readTaken, id, breaker, plan.Format)
+		tx.ask(breakLockSQL, a.readTaken, id, breaker, plan.Format)
 		tx.ask(recoverSQL, a.readRecovered, id, breaker, plan.Format, plan.MaxAttempts)
 		tx.own(noteBreakSQL, id, breaker, by.Host, by.PID, reason)
-		tx.own(freeSQL, id, breaker)
+		tx.own(freeBrokenSQL, id, breaker)
 		return tx.commit(ctx)
 	})
 	if err != nil {
@@ -346,30 +376,30 @@ func (s *Store) Break(ctx context.Context, id tenant.ID, by sitelock.Process, re
 
 const hasScopeSQL = `SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1::text`
 
-const registerSQL = `
+const registerLockSQL = `
 INSERT INTO belay.site_lock AS l (tenant_id, scope, fence) VALUES ($1::uuid, $2::text, 0)
 ON CONFLICT (tenant_id) DO UPDATE SET scope = EXCLUDED.scope WHERE l.removed_at IS NULL
 RETURNING 1`
 
 // Register implements [storage.Database].
 func (s *Store) Register(ctx context.Context, id tenant.ID, scope string) error {
-	if err := s.ready(ctx); err != nil {
+	if err := s.ensureTables(ctx); err != nil {
 		return err
 	}
 	var exists, registered bool
 	err := s.write(ctx, func(tx *transaction) error {
-		tx.ask(hasScopeSQL, func(rows pgx.Rows) error { exists = rows.Next(); return nil }, scope)
+		tx.found(hasScopeSQL, &exists, scope)
 		if err := tx.flush(ctx); err != nil || !exists {
 			return err
 		}
-		tx.ask(registerSQL, func(rows pgx.Rows) error { registered = rows.Next(); return nil }, id, scope)
+		tx.found(registerLockSQL, &registered, id, scope)
 		return tx.commit(ctx)
 	})
 	switch {
 	case err != nil:
 		return fmt.Errorf("register %s: %w", scope, lockError(err))
 	case !exists:
-		return fmt.Errorf("register %s: %w", scope, storage.ErrNoScope)
+		return fmt.Errorf("register %s: %w", scope, engine.ErrNoScope)
 	case !registered:
 		return fmt.Errorf("register %s: %w", scope, sitelock.ErrRemoved)
 	}
@@ -381,16 +411,9 @@ const ownerSQL = `SELECT tenant_id::text FROM belay.site_lock WHERE scope = $1::
 // Owner implements [storage.Database].
 func (s *Store) Owner(ctx context.Context, scope string) (tenant.ID, error) {
 	var owner tenant.ID
-	err := s.look(ctx, func(tx *transaction) error {
+	err := s.read(ctx, func(tx *transaction) error {
 		owner = ""
-		tx.ask(ownerSQL, func(rows pgx.Rows) error {
-			for rows.Next() {
-				if err := rows.Scan(&owner); err != nil {
-					return err
-				}
-			}
-			return nil
-		}, scope)
+		tx.one(ownerSQL, []any{scope}, &owner)
 		return tx.commit(ctx)
 	})
 	if err != nil {
@@ -399,7 +422,7 @@ func (s *Store) Owner(ctx context.Context, scope string) (tenant.ID, error) {
 	return owner, nil
 }
 
-const retireSQL = `
+const retireLockSQL = `
 UPDATE belay.site_lock SET removed_at = belay.now_ms(), holder = NULL, expires_at = 0, operation = '', plan_id = NULL, reason = ''
 WHERE tenant_id = $1::uuid AND holder = $2::uuid AND fence = $3::bigint`
 
@@ -407,7 +430,7 @@ WHERE tenant_id = $1::uuid AND holder = $2::uuid AND fence = $3::bigint`
 func (s *Store) Retire(ctx context.Context, held sitelock.Held) error {
 	err := s.write(ctx, func(tx *transaction) error {
 		tx.own(proveSQL, held.Tenant, held.Holder, held.Fence)
-		tx.own(retireSQL, held.Tenant, held.Holder, held.Fence)
+		tx.own(retireLockSQL, held.Tenant, held.Holder, held.Fence)
 		return tx.commit(ctx)
 	})
 	if err != nil {

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/belayhq/belay/migrations"
 	"github.com/belayhq/belay/storage"
@@ -18,24 +15,15 @@ const schemaVersionSQL = `SELECT version FROM belay.schema_version`
 // SchemaVersion implements [storage.Database].
 func (s *Store) SchemaVersion(ctx context.Context) (int, error) {
 	version := 0
-	err := s.read(ctx, func(tx *transaction) error {
+	err := s.snapshot(ctx, func(tx *transaction) error {
 		version = 0
-		tx.ask(schemaVersionSQL, func(rows pgx.Rows) error { return readVersion(rows, &version) })
+		tx.one(schemaVersionSQL, nil, &version)
 		return tx.commit(ctx)
 	})
 	if err != nil && reactTo(err) != missing {
 		return 0, fmt.Errorf("read version of belay's tables: %w", err)
 	}
 	return version, nil
-}
-
-func readVersion(rows pgx.Rows, version *int) error {
-	for rows.Next() {
-		if err := rows.Scan(version); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // migrationLock is the advisory lock under which tables are made, held by the transaction alone.
@@ -58,7 +46,7 @@ func (s *Store) Migrate(ctx context.Context) (from, to int, err error) {
 	all := migrations.For(tenant.Postgres)
 	newest := all[len(all)-1].Version
 	if from, err = s.SchemaVersion(ctx); err != nil {
-		return 0, 0, err
+		return 0, 0, fmt.Errorf("migrate: %w", err)
 	}
 	for range migrateTries {
 		if from >= newest {
@@ -75,9 +63,9 @@ func (s *Store) Migrate(ctx context.Context) (from, to int, err error) {
 	}
 	switch {
 	case err != nil:
-		return 0, 0, fmt.Errorf("migrate: %w", err)
+		return from, from, fmt.Errorf("migrate: %w", err)
 	case from > newest:
-		return from, from, newerSchema(from, newest)
+		return from, from, fmt.Errorf("migrate: %w", newerSchema(from, newest))
 	}
 	s.migrated.Store(true)
 	return from, newest, nil
@@ -91,13 +79,13 @@ func (tx *transaction) migrate(ctx context.Context, all []migrations.Migration) 
 	if err := tx.script(ctx, makeVersionSQL); err != nil {
 		return 0, err
 	}
-	tx.add(statement{sql: schemaVersionSQL, rows: func(rows pgx.Rows) error { return readVersion(rows, &from) }})
+	tx.one(schemaVersionSQL, nil, &from)
 	if err := tx.flush(ctx); err != nil {
 		return 0, err
 	}
 	for _, m := range all[min(from, len(all)):] {
 		if err := tx.script(ctx, m.SQL); err != nil {
-			return from, fmt.Errorf("version %d: %w", m.Version, err)
+			return from, fmt.Errorf("migration %d (%s): %w", m.Version, m.Name, err)
 		}
 	}
 	if from < len(all) {
@@ -117,7 +105,7 @@ func (tx *transaction) script(ctx context.Context, sql string) error {
 // isMigrationRace reports whether another process made the same thing first: CREATE … IF NOT EXISTS does not see what is
 // not committed yet.
 func isMigrationRace(err error) bool {
-	server, ok := errors.AsType[*serverError](err)
+	server, ok := errors.AsType[*Error](err)
 	if !ok {
 		return false
 	}
@@ -129,11 +117,11 @@ func isMigrationRace(err error) bool {
 }
 
 func newerSchema(found, newest int) error {
-	return fmt.Errorf("%w: version %s, this belay knows up to %s", storage.ErrNewerSchema, strconv.Itoa(found), strconv.Itoa(newest))
+	return fmt.Errorf("%w: they have version %d, this binary knows %d", storage.ErrNewerSchema, found, newest)
 }
 
-// ready makes the tables before the first write.
-func (s *Store) ready(ctx context.Context) error {
+// ensureTables makes the tables before the first write.
+func (s *Store) ensureTables(ctx context.Context) error {
 	if s.migrated.Load() {
 		return nil
 	}
@@ -146,8 +134,8 @@ func (s *Store) ready(ctx context.Context) error {
 	return err
 }
 
-// look reads. A database without Belay's tables has nothing to show; one of a newer Belay is refused.
-func (s *Store) look(ctx context.Context, body func(tx *transaction) error) error {
+// read runs body in a snapshot. A database without Belay's tables has nothing to show; one of a newer Belay is refused.
+func (s *Store) read(ctx context.Context, body func(tx *transaction) error) error {
 	if !s.migrated.Load() {
 		version, err := s.SchemaVersion(ctx)
 		if err != nil {
@@ -163,7 +151,7 @@ func (s *Store) look(ctx context.Context, body func(tx *transaction) error) erro
 			s.migrated.Store(true)
 		}
 	}
-	return s.read(ctx, body)
+	return s.snapshot(ctx, body)
 }
 
 // Create implements [storage.Database].

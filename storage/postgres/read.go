@@ -22,7 +22,7 @@ const indexesSQL = `SELECT pg_catalog.set_config('enable_seqscan', 'off', true)`
 
 // planColumns are those of a plan p, in the order of readPlans.
 const planColumns = `p.plan_id::text, p.tenant_id::text, p.change_id, p.digest, p.status, COALESCE(p.claimed_from, ''),
-    COALESCE(p.fence, 0), p.outcome, p.attempts, COALESCE(p.seq, 0), p.cycle, p.steps_total, p.format,
+    COALESCE(p.fence, 0), p.outcome, p.attempts, COALESCE(p.applied_seq, 0), p.cycle, p.steps_total, p.format,
     COALESCE(p.last_error, ''), p.created_at, p.updated_at`
 
 func readPlans(rows pgx.Rows, plans *[]plan.Plan) error {
@@ -31,14 +31,14 @@ func readPlans(rows pgx.Rows, plans *[]plan.Plan) error {
 		var failure string
 		var created, updated int64
 		if err := rows.Scan(&p.ID, &p.Tenant, &p.Change, &p.Digest, &p.Status, &p.ClaimedFrom, &p.Fence, &p.Outcome,
-			&p.Attempts, &p.Seq, &p.Cycle, &p.StepsTotal, &p.Format, &failure, &created, &updated); err != nil {
+			&p.Attempts, &p.AppliedSeq, &p.Cycle, &p.StepsTotal, &p.Format, &failure, &created, &updated); err != nil {
 			return err
 		}
 		var err error
 		if p.LastError, err = decodeFailure(failure); err != nil {
 			return err
 		}
-		p.CreatedAt, p.UpdatedAt = stamp(created), stamp(updated)
+		p.CreatedAt, p.UpdatedAt = timeOf(created), timeOf(updated)
 		*plans = append(*plans, p)
 	}
 	return nil
@@ -69,7 +69,7 @@ func readEntries(rows pgx.Rows, fn func(plan.ID, plan.Entry)) error {
 		if err := rows.Scan(&e.Ordinal, &e.Step, &e.State, &e.Fence, &e.Cycle, &e.Attempt, &left, &updated, &of); err != nil {
 			return err
 		}
-		e.WaitLeft, e.UpdatedAt = time.Duration(left)*time.Millisecond, stamp(updated)
+		e.WaitLeft, e.UpdatedAt = time.Duration(left)*time.Millisecond, timeOf(updated)
 		fn(of, e)
 	}
 	return nil
@@ -77,7 +77,7 @@ func readEntries(rows pgx.Rows, fn func(plan.ID, plan.Entry)) error {
 
 const plansSQL = `
 SELECT ` + planColumns + ` FROM belay.plan p WHERE p.tenant_id = $1::uuid
-ORDER BY p.seq NULLS LAST, p.created_at, p.plan_id`
+ORDER BY p.applied_seq NULLS LAST, p.created_at, p.plan_id`
 
 const journalsSQL = `
 SELECT ` + journalColumns + ` FROM belay.journal j WHERE j.tenant_id = $1::uuid ORDER BY j.plan_id, j.ordinal`
@@ -85,7 +85,7 @@ SELECT ` + journalColumns + ` FROM belay.journal j WHERE j.tenant_id = $1::uuid 
 // Records implements [engine.Store].
 func (s *Store) Records(ctx context.Context, id tenant.ID) ([]plan.Record, error) {
 	var found records
-	err := s.look(ctx, func(tx *transaction) error {
+	err := s.read(ctx, func(tx *transaction) error {
 		found = records{}
 		tx.ask(plansSQL, found.readPlans, id)
 		tx.ask(journalsSQL, found.readJournal, id)
@@ -124,35 +124,32 @@ func (r *records) readJournal(rows pgx.Rows) error {
 	})
 }
 
-const changeSQL = `SELECT body FROM belay.change WHERE digest = $1::text`
+const changeSQL = `SELECT digest, body FROM belay.change WHERE digest = $1::text`
 
 // Change implements [engine.Store].
 func (s *Store) Change(ctx context.Context, digest plan.Digest) (*plan.Change, error) {
-	body, err := s.body(ctx, changeSQL, digest)
+	change, err := s.change(ctx, changeSQL, digest)
 	if err != nil {
 		return nil, fmt.Errorf("read change %s: %w", digest.Short(), err)
 	}
-	return plan.DecodeChange(body)
+	return change, nil
 }
 
-// body reads the text of one change.
-func (s *Store) body(ctx context.Context, sql string, arg any) ([]byte, error) {
+// change reads one stored change.
+func (s *Store) change(ctx context.Context, sql string, arg any) (*plan.Change, error) {
+	var digest plan.Digest
 	var body []byte
-	err := s.look(ctx, func(tx *transaction) error {
-		tx.ask(sql, func(rows pgx.Rows) error {
-			for rows.Next() {
-				if err := rows.Scan(&body); err != nil {
-					return err
-				}
-			}
-			return nil
-		}, arg)
+	err := s.read(ctx, func(tx *transaction) error {
+		tx.one(sql, []any{arg}, &digest, &body)
 		return tx.commit(ctx)
 	})
-	if err == nil && body == nil {
-		err = engine.ErrChangeUnknown
+	switch {
+	case err != nil:
+		return nil, err
+	case digest == "":
+		return nil, engine.ErrChangeUnknown
 	}
-	return body, err
+	return plan.DecodeStored(digest, body)
 }
 
 // The reads of a survey look each tenant up by itself: as a join the planner may read whole tables.
@@ -160,9 +157,7 @@ const (
 	surveyLocksSQL = `
 SELECT l.* FROM unnest($1::uuid[]) WITH ORDINALITY AS w (tenant_id, place)
 CROSS JOIN LATERAL (
-    SELECT COALESCE(l.holder::text, ''), l.fence, l.host, l.pid, l.started_at, l.operation, COALESCE(l.plan_id::text, ''),
-        COALESCE((SELECT p.change_id FROM belay.plan p WHERE p.tenant_id = l.tenant_id AND p.plan_id = l.plan_id), ''),
-        l.reason, l.acquired_at, l.expires_at, belay.now_ms(), l.holder IS NOT NULL AND ` + live + `, l.tenant_id::text
+    SELECT ` + stateColumns + `
     FROM belay.site_lock l WHERE l.tenant_id = w.tenant_id OFFSET 0) l
 ORDER BY w.place`
 
@@ -171,7 +166,7 @@ SELECT p.* FROM unnest($1::uuid[]) WITH ORDINALITY AS w (tenant_id, place)
 CROSS JOIN LATERAL (
     SELECT ` + planColumns + ` FROM belay.plan p
     WHERE p.tenant_id = w.tenant_id AND ` + surveyed + `
-    ORDER BY p.seq NULLS LAST, p.created_at, p.plan_id OFFSET 0) p
+    ORDER BY p.applied_seq NULLS LAST, p.created_at, p.plan_id OFFSET 0) p
 ORDER BY w.place`
 
 	surveyJournalsSQL = `
@@ -183,8 +178,7 @@ CROSS JOIN LATERAL (
     WHERE j.tenant_id = p.tenant_id AND j.plan_id = p.plan_id ORDER BY j.ordinal OFFSET 0) j`
 
 	// surveyed is what a survey of one change reads: its plan, and those that may be partial or are in flight.
-	surveyed = `($2::text = '' OR p.change_id = $2::text OR ` + inFlight + `
-        OR p.outcome IN ('interrupted', 'failed', 'quarantined'))`
+	surveyed = `($2::text = '' OR p.change_id = $2::text OR ` + inFlight + ` OR ` + unsettled + `)`
 )
 
 // Survey implements [engine.Store].
@@ -195,7 +189,7 @@ func (s *Store) Survey(ctx context.Context, ids []tenant.ID, change string) ([]e
 	}
 	var locks map[tenant.ID]sitelock.State
 	var found records
-	err := s.look(ctx, func(tx *transaction) error {
+	err := s.read(ctx, func(tx *transaction) error {
 		locks, found = make(map[tenant.ID]sitelock.State, len(ids)), records{}
 		tx.own(indexesSQL)
 		tx.ask(surveyLocksSQL, func(rows pgx.Rows) error {
@@ -234,16 +228,16 @@ func (s *Store) Survey(ctx context.Context, ids []tenant.ID, change string) ([]e
 	return surveys, nil
 }
 
-const imagesSQL = `
+const imageSQL = `
 SELECT body, checksum FROM belay.before_image
 WHERE tenant_id = $1::uuid AND plan_id = $2::uuid AND ordinal = $3::integer ORDER BY part`
 
 // Image implements [engine.Store].
 func (s *Store) Image(ctx context.Context, id tenant.ID, p plan.ID, ordinal int) ([]byte, error) {
 	var image []byte
-	err := s.look(ctx, func(tx *transaction) error {
+	err := s.read(ctx, func(tx *transaction) error {
 		image = nil
-		tx.ask(imagesSQL, func(rows pgx.Rows) error {
+		tx.ask(imageSQL, func(rows pgx.Rows) error {
 			for rows.Next() {
 				var body, checksum []byte
 				if err := rows.Scan(&body, &checksum); err != nil {
@@ -272,7 +266,7 @@ FROM belay.event e WHERE e.tenant_id = $1::uuid ORDER BY e.seq DESC LIMIT $2::in
 // Events implements [engine.Store].
 func (s *Store) Events(ctx context.Context, id tenant.ID, limit int) ([]engine.Event, error) {
 	var events []engine.Event
-	err := s.look(ctx, func(tx *transaction) error {
+	err := s.read(ctx, func(tx *transaction) error {
 		events = nil
 		tx.ask(eventsSQL, func(rows pgx.Rows) error {
 			for rows.Next() {
@@ -287,11 +281,11 @@ func (s *Store) Events(ctx context.Context, id tenant.ID, limit int) ([]engine.E
 				if e.Failure, err = decodeFailure(failure); err != nil {
 					return err
 				}
-				e.At = stamp(at)
+				e.At = timeOf(at)
 				events = append(events, e)
 			}
 			return nil
-		}, id, limit)
+		}, id, max(0, limit))
 		return tx.commit(ctx)
 	})
 	if err != nil {

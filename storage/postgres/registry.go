@@ -34,7 +34,7 @@ RETURNING ` + tenantColumns
 
 // PutTenant implements [storage.Registry].
 func (s *Store) PutTenant(ctx context.Context, t tenant.Tenant) (tenant.Tenant, error) {
-	if err := s.ready(ctx); err != nil {
+	if err := s.ensureTables(ctx); err != nil {
 		return tenant.Tenant{}, err
 	}
 	labels := t.Labels
@@ -75,7 +75,7 @@ func (s *Store) PutTenant(ctx context.Context, t tenant.Tenant) (tenant.Tenant, 
 }
 
 func isTargetTaken(err error) bool {
-	server, ok := errors.AsType[*serverError](err)
+	server, ok := errors.AsType[*Error](err)
 	return ok && server.Code == codeUniqueViolation && server.Constraint == "tenant_target_key"
 }
 
@@ -100,7 +100,7 @@ ORDER BY t.name COLLATE "C" LIMIT $2::integer`
 
 // Tenants implements [storage.Registry].
 func (s *Store) Tenants(ctx context.Context, after string, limit int) ([]tenant.Tenant, error) {
-	tenants, err := s.tenants(ctx, tenantsSQL, after, limit)
+	tenants, err := s.tenants(ctx, tenantsSQL, after, max(0, limit))
 	if err != nil {
 		return nil, fmt.Errorf("list tenants: %w", err)
 	}
@@ -109,7 +109,7 @@ func (s *Store) Tenants(ctx context.Context, after string, limit int) ([]tenant.
 
 func (s *Store) tenants(ctx context.Context, sql string, args ...any) ([]tenant.Tenant, error) {
 	var tenants []tenant.Tenant
-	err := s.look(ctx, func(tx *transaction) error {
+	err := s.read(ctx, func(tx *transaction) error {
 		tenants = nil
 		tx.ask(sql, func(rows pgx.Rows) error { return readTenants(rows, &tenants) }, args...)
 		return tx.commit(ctx)
@@ -140,16 +140,16 @@ func readTenants(rows pgx.Rows, tenants *[]tenant.Tenant) error {
 	return nil
 }
 
-const dropTenantSQL = `
+const removeTenantSQL = `
 UPDATE belay.tenant SET removed_at = belay.now_ms() WHERE tenant_id = $1::uuid AND removed_at IS NULL`
 
 // DropTenant implements [storage.Registry].
 func (s *Store) DropTenant(ctx context.Context, id tenant.ID) error {
-	if err := s.ready(ctx); err != nil {
+	if err := s.ensureTables(ctx); err != nil {
 		return err
 	}
 	err := s.write(ctx, func(tx *transaction) error {
-		tx.own(dropTenantSQL, id)
+		tx.own(removeTenantSQL, id)
 		return tx.commit(ctx)
 	})
 	if err != nil {
@@ -158,14 +158,18 @@ func (s *Store) DropTenant(ctx context.Context, id tenant.ID) error {
 	return nil
 }
 
+// nextChangeTime is later than that of every other change with the id $2, so that the last one stored can be told.
+const nextChangeTime = `GREATEST(belay.now_ms(),
+    (SELECT COALESCE(max(n.created_at), 0) + 1 FROM belay.change n WHERE n.change_id = $2::text))`
+
 // putChangeSQL makes a change the one last stored under its id, also when it was stored before.
 const putChangeSQL = `
-INSERT INTO belay.change (digest, change_id, body, created_at) VALUES ($1::text, $2::text, $3::bytea, belay.now_ms())
+INSERT INTO belay.change (digest, change_id, body, created_at) VALUES ($1::text, $2::text, $3::bytea, ` + nextChangeTime + `)
 ON CONFLICT (digest) DO UPDATE SET created_at = EXCLUDED.created_at`
 
 // PutChange implements [storage.Registry].
 func (s *Store) PutChange(ctx context.Context, c *plan.Change) error {
-	if err := s.ready(ctx); err != nil {
+	if err := s.ensureTables(ctx); err != nil {
 		return err
 	}
 	err := s.write(ctx, func(tx *transaction) error {
@@ -178,13 +182,14 @@ func (s *Store) PutChange(ctx context.Context, c *plan.Change) error {
 	return nil
 }
 
-const changeByIDSQL = `SELECT body FROM belay.change WHERE change_id = $1::text ORDER BY created_at DESC LIMIT 1`
+const changeByIDSQL = `
+SELECT digest, body FROM belay.change WHERE change_id = $1::text ORDER BY created_at DESC LIMIT 1`
 
 // ChangeByID implements [storage.Registry].
 func (s *Store) ChangeByID(ctx context.Context, id string) (*plan.Change, error) {
-	body, err := s.body(ctx, changeByIDSQL, id)
+	change, err := s.change(ctx, changeByIDSQL, id)
 	if err != nil {
-		return nil, fmt.Errorf("change %s: %w", id, err)
+		return nil, fmt.Errorf("read change %s: %w", id, err)
 	}
-	return plan.DecodeChange(body)
+	return change, nil
 }

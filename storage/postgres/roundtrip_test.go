@@ -130,7 +130,7 @@ func wholePlan(t *testing.T, db *postgres.Store, id tenant.ID) {
 	for i := range 10 {
 		group.Steps = append(group.Steps, step(i, fmt.Sprintf("INSERT INTO t VALUES (%d)", i)))
 	}
-	group.Move = &engine.Move{Event: plan.Succeed, From: plan.Applying, To: plan.Applied, Outcome: plan.Done}
+	group.Move = &engine.Move{Event: plan.EventSucceed, From: plan.Applying, To: plan.Applied, Outcome: plan.OutcomeApplied}
 	group.Release = true
 	if err := db.Checkpoint(t.Context(), held, group); err != nil {
 		t.Fatal(err)

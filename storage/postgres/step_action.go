@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -14,9 +15,11 @@ import (
 
 // Unwrap returns the transaction of a checkpoint as pgx has it, nil if tx is not of this package. Begin makes a
 // savepoint; Commit and Rollback are refused, because the end of the transaction is the checkpoint's. Ending it through
-// Conn is noticed afterwards, and the step fails. Nothing of it may be used once the action has returned.
+// Conn is noticed afterwards, and the step fails. Nothing of it may be used once the action has returned; so that what is
+// used all the same reaches no other tenant, the connection is closed after the checkpoint.
 func Unwrap(tx engine.Tx) pgx.Tx {
 	if open, ok := engine.Native(tx).(*actionTx); ok {
+		open.unwrapped.Store(true)
 		return open.tx
 	}
 	return nil
@@ -32,7 +35,10 @@ func (openTx) Commit(context.Context) error   { return errNotYours }
 func (openTx) Rollback(context.Context) error { return errNotYours }
 
 // actionTx is the transaction as an action sees it.
-type actionTx struct{ tx openTx }
+type actionTx struct {
+	tx        openTx
+	unwrapped atomic.Bool
+}
 
 var _ engine.Tx = (*actionTx)(nil)
 
@@ -79,8 +85,11 @@ func (tx *transaction) act(ctx context.Context, index int, step engine.GroupStep
 	if err != nil {
 		return connectionError(ctx, err)
 	}
-	image, err := step.Action(ctx, &actionTx{tx: openTx{joined}})
+	open := &actionTx{tx: openTx{joined}}
+	image, err := step.Action(ctx, open)
+	tx.broken = tx.broken || open.unwrapped.Load()
 	if err != nil {
+		tx.abandoned = errors.Is(err, engine.ErrLeftBehind)
 		return tx.actionError(ctx, index, err)
 	}
 	if err := tx.stillOpen(); err != nil {
@@ -105,7 +114,7 @@ func (tx *transaction) actionError(ctx context.Context, index int, err error) er
 		return withoutValues(server)
 	case reactTo(err) == runAgain:
 		return err
-	case tx.conn.Conn().IsClosed():
+	case !tx.abandoned && tx.conn.Conn().IsClosed():
 		return connectionError(ctx, err)
 	}
 	return stepFailure(index, plan.Statement{}, scrub(err))

@@ -13,7 +13,6 @@ import (
 
 	"github.com/belayhq/belay/engine"
 	"github.com/belayhq/belay/plan"
-	"github.com/belayhq/belay/storage"
 )
 
 // boundarySQL checks what the step before left behind and sets all limits for the next one.
@@ -64,8 +63,8 @@ const demandScopeSQL = `SELECT belay.demand_scope($1::text)`
 // demandScope queues the check that the tenant's schema exists; if not, it is step first that fails.
 func (tx *transaction) demandScope(first int, scope string) {
 	tx.add(statement{sql: demandScopeSQL, args: []any{scope}, own: true, failed: func(err error) error {
-		if server, ok := errors.AsType[*serverError](err); ok && server.Code == codeNoScope {
-			return stepFailure(first, plan.Statement{}, fmt.Errorf("%s: %w", scope, storage.ErrNoScope))
+		if server, ok := errors.AsType[*Error](err); ok && server.Code == codeNoScope {
+			return stepFailure(first, plan.Statement{}, fmt.Errorf("%s: %w", scope, engine.ErrNoScope))
 		}
 		return err
 	}})
@@ -87,7 +86,7 @@ func (tx *transaction) demandOwnScope(index int, step engine.GroupStep, scope st
 		return
 	}
 	tx.add(statement{sql: demandOwnScopeSQL, args: []any{scope, names, rowsOnly}, own: true, failed: func(err error) error {
-		if server, ok := errors.AsType[*serverError](err); ok && server.Code == codeOtherScope {
+		if server, ok := errors.AsType[*Error](err); ok && server.Code == codeOtherScope {
 			return stepFailure(index, plan.Statement{}, fmt.Errorf("%w: it reached into the schema of another tenant", engine.ErrStepEscaped))
 		}
 		return err
@@ -107,7 +106,7 @@ func (tx *transaction) boundary(wanted, next string, l limits, budget time.Durat
 		sql: boundarySQL, own: true,
 		args: []any{tx.mark, wanted, next, limitMillis(l.statement), limitMillis(l.lock), limitMillis(l.idle), limitMillis(budget)},
 		failed: func(err error) error {
-			server, ok := errors.AsType[*serverError](err)
+			server, ok := errors.AsType[*Error](err)
 			if !ok || failed == nil {
 				return err
 			}
@@ -149,19 +148,19 @@ func failureOf(index int, step engine.GroupStep, lockWait time.Duration) func(er
 
 // failure says that a statement of a step failed, unless the database only asked to run the transaction again.
 func failure(index int, st plan.Statement, err error, timeout, lockWait time.Duration) error {
-	server, ok := errors.AsType[*serverError](err)
+	server, ok := errors.AsType[*Error](err)
 	if ok && react(server.Code) == runAgain {
 		return err
 	}
-	if ok && server.Position > 0 {
-		st.Line += strings.Count(firstRunes(st.SQL, server.Position-1), "\n")
+	if ok && server.position > 0 {
+		st.Line += strings.Count(firstRunes(st.SQL, server.position-1), "\n")
 	}
 	return stepFailure(index, st, stepError(err, timeout, lockWait))
 }
 
 // stepError says which limit ended a statement, if one did.
 func stepError(err error, timeout, lockWait time.Duration) error {
-	server, ok := errors.AsType[*serverError](err)
+	server, ok := errors.AsType[*Error](err)
 	switch {
 	case ok && server.Code == codeQueryCanceled && timeout > 0:
 		return fmt.Errorf("timed out after %s", timeout)

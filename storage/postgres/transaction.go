@@ -64,6 +64,8 @@ type transaction struct {
 	committed bool
 	// broken says that nothing is known of the connection any more, so that it must not be used again.
 	broken bool
+	// abandoned says that an action may still be using the connection.
+	abandoned bool
 	// acted says that an action ran, which may happen only once.
 	acted bool
 	// clean says that the connection is to be cleaned behind COMMIT.
@@ -89,8 +91,8 @@ func (s *Store) write(ctx context.Context, body func(tx *transaction) error) err
 	return s.transact(ctx, s.pool, writing, ownLimits, body)
 }
 
-// read runs body in a read-only transaction with one snapshot.
-func (s *Store) read(ctx context.Context, body func(tx *transaction) error) error {
+// snapshot runs body in a read-only transaction with one snapshot.
+func (s *Store) snapshot(ctx context.Context, body func(tx *transaction) error) error {
 	return s.transact(ctx, s.pool, reading, ownLimits, body)
 }
 
@@ -135,6 +137,21 @@ func (tx *transaction) own(sql string, args ...any) {
 // ask queues a statement of Belay's and has its answer read.
 func (tx *transaction) ask(sql string, rows func(pgx.Rows) error, args ...any) {
 	tx.add(statement{sql: sql, args: args, own: true, rows: rows})
+}
+
+// found queues a statement of Belay's and notes whether it has an answer.
+func (tx *transaction) found(sql string, there *bool, args ...any) {
+	tx.ask(sql, func(rows pgx.Rows) error { *there = rows.Next(); return nil }, args...)
+}
+
+// one queues a statement of Belay's and has the one row that it answers read, if there is one.
+func (tx *transaction) one(sql string, args []any, dest ...any) {
+	tx.ask(sql, func(rows pgx.Rows) error {
+		if !rows.Next() {
+			return nil
+		}
+		return rows.Scan(dest...)
+	}, args...)
 }
 
 func (tx *transaction) add(st statement) { tx.queue = append(tx.queue, st) }
@@ -292,6 +309,12 @@ func (tx *transaction) receive(line *pgconn.Pipeline, known preparedStatements, 
 
 // close gives the connection back, or closes it if it is in doubt.
 func (tx *transaction) close(ctx context.Context) {
+	if tx.abandoned {
+		// Only the socket may be touched: what still uses the connection fails at its next word, and the server ends the
+		// transaction.
+		_ = tx.conn.Hijack().PgConn().Conn().Close()
+		return
+	}
 	defer tx.conn.Release()
 	conn := tx.conn.Conn()
 	clean := !tx.broken && !conn.IsClosed() && !conn.PgConn().IsBusy()

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/belayhq/belay/engine"
+	"github.com/belayhq/belay/internal/failpoint"
 	"github.com/belayhq/belay/plan"
 	"github.com/belayhq/belay/sitelock"
 )
@@ -19,18 +20,19 @@ func (s *Store) Checkpoint(ctx context.Context, held sitelock.Held, group engine
 			return err
 		}
 		by := term{held: held, process: l.process, operation: l.operation}
-		if group.Plan != "" {
-			if err := s.carryOut(ctx, t, by, group); err != nil {
-				return err
-			}
+		if err := s.carryOut(ctx, t, by, group); err != nil {
+			return err
 		}
-		if group.Release {
-			return t.release(own, held)
+		switch {
+		case group.Release:
+			err = t.release(own, held)
+		case group.Lease > 0:
+			err = t.extend(own, held, group.Lease)
 		}
-		if group.Lease > 0 {
-			return t.extend(own, held, group.Lease)
+		if err != nil {
+			return err
 		}
-		return nil
+		return failpoint.Hit(failpoint.BeforeCommit)
 	})
 	if err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
@@ -60,7 +62,7 @@ func (s *Store) carryOut(ctx context.Context, t *transaction, by term, group eng
 			return err
 		}
 		image := step.Image
-		if effective(step) {
+		if runs(step) {
 			last = i
 			captured, err := s.runStep(ctx, t, i, step)
 			if err != nil {
@@ -90,7 +92,7 @@ func (s *Store) carryOut(ctx context.Context, t *transaction, by term, group eng
 
 // claimedBy demands that this term claimed the plan; a resolve is for a plan that nobody has in flight.
 func claimedBy(held sitelock.Held, p plan.Plan, m *engine.Move) error {
-	if m != nil && (m.Event == plan.ResolveApplied || m.Event == plan.ResolveRolledBack) {
+	if m != nil && (m.Event == plan.EventResolveApplied || m.Event == plan.EventResolveRolledBack) {
 		if p.InFlight() {
 			return fmt.Errorf("plan %s is in flight and cannot be resolved", p.ID)
 		}
@@ -102,14 +104,14 @@ func claimedBy(held sitelock.Held, p plan.Plan, m *engine.Move) error {
 	return nil
 }
 
-// effective reports whether the step runs anything. An intent never does: its effect comes after the commit.
-func effective(step engine.GroupStep) bool {
+// runs reports whether the step runs anything. An intent never does: its effect comes after the commit.
+func runs(step engine.GroupStep) bool {
 	return !intent(step.State) && (len(step.Statements) > 0 || step.Action != nil || step.Verify != nil)
 }
 
-const extendLock = `UPDATE belay_site_lock SET expires_at = ` + now + ` + ? WHERE tenant_id = ? AND holder = ? AND fence = ?`
+const extendLockSQL = `UPDATE belay_site_lock SET expires_at = ` + now + ` + ? WHERE tenant_id = ? AND holder = ? AND fence = ?`
 
 func (t *transaction) extend(ctx context.Context, held sitelock.Held, lease time.Duration) error {
-	_, err := t.exec(ctx, extendLock, lease.Milliseconds(), held.Tenant, held.Holder, held.Fence)
+	_, err := t.exec(ctx, extendLockSQL, lease.Milliseconds(), held.Tenant, held.Holder, held.Fence)
 	return err
 }

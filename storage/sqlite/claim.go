@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 
 	"github.com/belayhq/belay/plan"
@@ -17,16 +16,16 @@ type term struct {
 	operation sitelock.Operation
 }
 
-const selectInFlight = `SELECT ` + planColumns + ` FROM belay_plan AS p WHERE tenant_id = ? AND status IN ('applying', 'rolling_back')`
+const inFlightSQL = `SELECT ` + planColumns + ` FROM belay_plan AS p WHERE tenant_id = ? AND ` + inFlight
 
-const recoverPlan = `
-UPDATE belay_plan SET status = ?, claimed_from = NULL, fence = NULL, outcome = ?, seq = ?, updated_at = ` + now + `
+const recoverSQL = `
+UPDATE belay_plan SET status = ?, claimed_from = NULL, fence = NULL, outcome = ?, applied_seq = ?, updated_at = ` + now + `
 WHERE tenant_id = ? AND plan_id = ?`
 
 // recover returns every plan in flight to the status it was claimed from. dead is the lock row as it was before this
 // term took it.
 func (t *transaction) recover(ctx context.Context, by term, dead lockRow) ([]sitelock.Recovered, error) {
-	plans, err := t.plans(ctx, selectInFlight, by.held.Tenant)
+	plans, err := t.plans(ctx, inFlightSQL, by.held.Tenant)
 	if err != nil {
 		return nil, err
 	}
@@ -50,23 +49,23 @@ func (t *transaction) recover(ctx context.Context, by term, dead lockRow) ([]sit
 
 func (t *transaction) recoverOne(ctx context.Context, by term, dead lockRow, record plan.Record) (sitelock.Recovered, error) {
 	p := record.Plan
-	to, err := plan.Next(p.Status, p.ClaimedFrom, plan.Recover)
+	to, err := plan.Next(p.Status, p.ClaimedFrom, plan.EventRecover)
 	if err != nil {
 		return sitelock.Recovered{}, fmt.Errorf("recover plan %s: %w", p.ID, err)
 	}
 	rests := record
 	rests.Plan.Status = to
-	outcome, seq := p.Outcome, p.Seq
+	outcome, seq := p.Outcome, p.AppliedSeq
 	switch {
 	case p.Attempts >= plan.MaxAttempts:
-		outcome = plan.InQuarantine
+		outcome = plan.OutcomeQuarantined
 	case record.Touched(), rests.Partial():
-		outcome = plan.Interrupted
+		outcome = plan.OutcomeInterrupted
 	}
 	if to == plan.Pending && !record.Touched() {
 		seq = 0
 	}
-	if _, err := t.exec(ctx, recoverPlan, to, outcome, nullable(seq), by.held.Tenant, p.ID); err != nil {
+	if _, err := t.exec(ctx, recoverSQL, to, outcome, nullable(seq), by.held.Tenant, p.ID); err != nil {
 		return sitelock.Recovered{}, err
 	}
 	r := sitelock.Recovered{Plan: p.ID, Change: p.Change, Was: p.Status, Status: to}
@@ -77,7 +76,7 @@ func (t *transaction) recoverOne(ctx context.Context, by term, dead lockRow, rec
 		held:    sitelock.Held{Tenant: by.held.Tenant, Holder: dead.holder, Fence: by.held.Fence},
 		process: r.Process,
 	}
-	return r, t.record(ctx, gone, event{kind: plan.Recover, plan: p, to: to, outcome: outcome})
+	return r, t.record(ctx, gone, event{kind: plan.EventRecover, plan: p, to: to, outcome: outcome})
 }
 
 // Claim moves a plan in flight under a lock already held.
@@ -95,12 +94,12 @@ func (s *Store) Claim(ctx context.Context, held sitelock.Held, claim sitelock.Cl
 		return nil, fmt.Errorf("claim: %w", err)
 	}
 	if claimed != nil {
-		s.remember(claim.Digest)
+		s.noteStored(claim.Digest)
 	}
 	return claimed, nil
 }
 
-const setLockPlan = `UPDATE belay_site_lock SET plan_id = ? WHERE tenant_id = ?`
+const markPlanSQL = `UPDATE belay_site_lock SET plan_id = ? WHERE tenant_id = ?`
 
 // claim makes the claim, or returns nil if something speaks against it.
 func (s *Store) claim(ctx context.Context, t *transaction, by term, claim sitelock.Claim) (*plan.Record, error) {
@@ -108,14 +107,14 @@ func (s *Store) claim(ctx context.Context, t *transaction, by term, claim sitelo
 	if err != nil {
 		return nil, err
 	}
-	allowed, move := t.mayApply, plan.ClaimApply
+	allowed, move := t.mayApply, plan.EventClaimApply
 	if claim.Direction == plan.Down {
-		allowed, move = t.mayRollBack, plan.ClaimRollback
+		allowed, move = t.mayRollBack, plan.EventClaimRollback
 	}
 	if ok, err := allowed(ctx, by.held.Tenant, claim, record); err != nil || !ok {
 		return nil, err
 	}
-	was := plan.Plan{ID: claim.NewPlan, Status: plan.Pending, Outcome: plan.NeverRun, Format: plan.Format}
+	was := plan.Plan{ID: claim.NewPlan, Status: plan.Pending, Outcome: plan.OutcomeNeverRun, Format: plan.Format}
 	if record != nil {
 		was = record.Plan
 	}
@@ -123,7 +122,7 @@ func (s *Store) claim(ctx context.Context, t *transaction, by term, claim sitelo
 	if err != nil {
 		return nil, err
 	}
-	if move == plan.ClaimApply && claim.Body != nil && !s.knows(claim.Digest) {
+	if move == plan.EventClaimApply && claim.Body != nil && !s.isStored(claim.Digest) {
 		if err := t.storeChange(ctx, claim.Digest, claim.Body); err != nil {
 			return nil, err
 		}
@@ -131,7 +130,7 @@ func (s *Store) claim(ctx context.Context, t *transaction, by term, claim sitelo
 	if err := t.putPlan(ctx, by.held.Tenant, now); err != nil {
 		return nil, err
 	}
-	if _, err := t.exec(ctx, setLockPlan, now.ID, by.held.Tenant); err != nil {
+	if _, err := t.exec(ctx, markPlanSQL, now.ID, by.held.Tenant); err != nil {
 		return nil, err
 	}
 	if err := t.record(ctx, by, event{kind: move, plan: was, change: claim.Change, to: now.Status, outcome: now.Outcome}); err != nil {
@@ -152,7 +151,7 @@ func claimed(was plan.Plan, move plan.Event, fence sitelock.Fence, claim siteloc
 	if claim.Retry && was.Quarantined() {
 		p.Attempts = 1
 	}
-	if move != plan.ClaimApply {
+	if move != plan.EventClaimApply {
 		return p, nil
 	}
 	if !touched {
@@ -197,15 +196,15 @@ func (t *transaction) mayRollBack(ctx context.Context, id tenant.ID, claim sitel
 	if ok, err := t.noneElsePartial(ctx, id, p.ID); err != nil || !ok {
 		return false, err
 	}
-	return t.isNewest(ctx, id, p.Seq)
+	return t.isNewest(ctx, id, p.AppliedSeq)
 }
 
 // Only unsettled plans can be partial, and they are few. Nor may another plan be in flight.
-const findPartial = `
-SELECT EXISTS (SELECT 1 FROM belay_plan WHERE tenant_id = ?1 AND plan_id <> ?2 AND status IN ('applying', 'rolling_back'))
+const findPartialSQL = `
+SELECT EXISTS (SELECT 1 FROM belay_plan AS p WHERE tenant_id = ?1 AND plan_id <> ?2 AND ` + inFlight + `)
 OR EXISTS (
     SELECT 1 FROM belay_plan AS p
-    WHERE tenant_id = ?1 AND plan_id <> ?2 AND outcome IN ('interrupted', 'failed', 'quarantined')
+    WHERE tenant_id = ?1 AND plan_id <> ?2 AND ` + unsettled + `
       AND CASE status
           WHEN 'pending' THEN EXISTS (
               SELECT 1 FROM belay_journal AS j WHERE j.tenant_id = ?1 AND j.plan_id = p.plan_id AND j.state <> 'undone')
@@ -215,51 +214,51 @@ OR EXISTS (
 
 func (t *transaction) noneElsePartial(ctx context.Context, id tenant.ID, but plan.ID) (bool, error) {
 	var partial bool
-	err := t.row(ctx, findPartial, id, but).Scan(&partial)
+	err := t.row(ctx, findPartialSQL, id, but).Scan(&partial)
 	return !partial, err
 }
 
-const findNewer = `
+const findNewerSQL = `
 SELECT EXISTS (
     SELECT 1 FROM belay_plan AS p JOIN belay_journal AS j ON j.tenant_id = p.tenant_id AND j.plan_id = p.plan_id
-    WHERE p.tenant_id = ? AND p.seq > ? AND j.state <> 'undone')`
+    WHERE p.tenant_id = ? AND p.applied_seq > ? AND j.state <> 'undone')`
 
 // isNewest reports whether no plan claimed after the one with this number has a step in place or in doubt.
 func (t *transaction) isNewest(ctx context.Context, id tenant.ID, seq int64) (bool, error) {
 	var newer bool
-	err := t.row(ctx, findNewer, id, seq).Scan(&newer)
+	err := t.row(ctx, findNewerSQL, id, seq).Scan(&newer)
 	return !newer, err
 }
 
-// nextSeq follows the highest number among the tenant's plans.
-const nextSeq = `(SELECT COALESCE(max(seq), 0) + 1 FROM belay_plan WHERE tenant_id = ?1)`
+// nextAppliedSeq follows the highest number among the tenant's plans.
+const nextAppliedSeq = `(SELECT COALESCE(max(applied_seq), 0) + 1 FROM belay_plan WHERE tenant_id = ?1)`
 
-const writePlan = `
-INSERT INTO belay_plan (tenant_id, plan_id, change_id, digest, status, claimed_from, fence, outcome, attempts, seq, cycle,
+const writePlanSQL = `
+INSERT INTO belay_plan (tenant_id, plan_id, change_id, digest, status, claimed_from, fence, outcome, attempts, applied_seq, cycle,
     steps_total, format, created_at, updated_at)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, COALESCE(?10, ` + nextSeq + `), ?11, ?12, ?13, ` + now + `, ` + now + `)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, COALESCE(?10, ` + nextAppliedSeq + `), ?11, ?12, ?13, ` + now + `, ` + now + `)
 ON CONFLICT (tenant_id, plan_id) DO UPDATE SET digest = excluded.digest, status = excluded.status,
-    claimed_from = excluded.claimed_from, fence = excluded.fence, attempts = excluded.attempts, seq = excluded.seq,
+    claimed_from = excluded.claimed_from, fence = excluded.fence, attempts = excluded.attempts, applied_seq = excluded.applied_seq,
     cycle = excluded.cycle, steps_total = excluded.steps_total, updated_at = excluded.updated_at`
 
 // putPlan writes a plan that is claimed. One without a number gets the next.
 func (t *transaction) putPlan(ctx context.Context, id tenant.ID, p plan.Plan) error {
-	_, err := t.exec(ctx, writePlan, id, p.ID, p.Change, p.Digest, p.Status, p.ClaimedFrom, p.Fence, p.Outcome, p.Attempts,
-		nullable(p.Seq), p.Cycle, p.StepsTotal, p.Format)
+	_, err := t.exec(ctx, writePlanSQL, id, p.ID, p.Change, p.Digest, p.Status, p.ClaimedFrom, p.Fence, p.Outcome, p.Attempts,
+		nullable(p.AppliedSeq), p.Cycle, p.StepsTotal, p.Format)
 	return err
 }
 
-const insertPending = `
+const submitSQL = `
 INSERT INTO belay_plan (tenant_id, plan_id, change_id, digest, status, outcome, steps_total, format, created_at, updated_at)
 VALUES (?, ?, ?, ?, 'pending', 'never_run', ?, ?, ` + now + `, ` + now + `)`
 
-const repinPending = `
+const resubmitSQL = `
 UPDATE belay_plan SET digest = ?, steps_total = ?, format = ?, updated_at = ` + now + ` WHERE tenant_id = ? AND plan_id = ?`
 
 // Submit stores a pending plan, unless the tenant has one for this change. One that is pending with nothing in place
 // takes the content.
 func (s *Store) Submit(ctx context.Context, id tenant.ID, scope string, newPlan plan.ID, change *plan.Change) (plan.Plan, error) {
-	if err := s.ensure(ctx); err != nil {
+	if err := s.ensureTables(ctx); err != nil {
 		return plan.Plan{}, fmt.Errorf("submit: %w", err)
 	}
 	var p plan.Plan
@@ -291,9 +290,9 @@ func (t *transaction) submit(ctx context.Context, id tenant.ID, newPlan plan.ID,
 		return plan.Plan{}, err
 	}
 	if record == nil {
-		_, err = t.exec(ctx, insertPending, id, newPlan, change.ID, digest, len(change.Steps), plan.Format)
+		_, err = t.exec(ctx, submitSQL, id, newPlan, change.ID, digest, len(change.Steps), plan.Format)
 	} else {
-		_, err = t.exec(ctx, repinPending, digest, len(change.Steps), plan.Format, id, record.Plan.ID)
+		_, err = t.exec(ctx, resubmitSQL, digest, len(change.Steps), plan.Format, id, record.Plan.ID)
 	}
 	if err != nil {
 		return plan.Plan{}, err
@@ -305,17 +304,14 @@ func (t *transaction) submit(ctx context.Context, id tenant.ID, newPlan plan.ID,
 	return record.Plan, nil
 }
 
-const selectByChange = `SELECT ` + planColumns + ` FROM belay_plan AS p WHERE tenant_id = ? AND change_id = ?`
+const planOfChangeSQL = `SELECT ` + planColumns + ` FROM belay_plan AS p WHERE tenant_id = ? AND change_id = ?`
 
 // byChange reads the tenant's plan for a change; nil if it has none.
 func (t *transaction) byChange(ctx context.Context, held sitelock.Held, change string) (*plan.Record, error) {
-	plans, err := t.plans(ctx, selectByChange, held.Tenant, change)
+	plans, err := t.plans(ctx, planOfChangeSQL, held.Tenant, change)
 	if err != nil || len(plans) == 0 {
 		return nil, err
 	}
 	record, err := t.withJournal(ctx, plans[0], held.Fence)
 	return &record, err
 }
-
-// nullable is the value of a column in which zero is NULL.
-func nullable(seq int64) sql.NullInt64 { return sql.NullInt64{Int64: seq, Valid: seq != 0} }

@@ -59,9 +59,9 @@ type Store struct {
 	writer *sql.DB // one connection
 	reader *sql.DB
 
-	// ready is set once Belay's tables are known to be there, in this binary's version.
-	ready  atomic.Bool
-	making sync.Mutex
+	// migrated is set once Belay's tables are known to be there, in this binary's version.
+	migrated  atomic.Bool
+	migrating sync.Mutex
 	// stored remembers changes that this database has, by digest: only what was committed.
 	stored sync.Map
 }
@@ -209,10 +209,10 @@ func dsn(path, mode string, pragmas url.Values) string {
 	return "file:" + strings.Join(segments, "/") + "?" + params.Encode()
 }
 
-// remember notes that a change is stored, after the commit that stored it.
-func (s *Store) remember(digest plan.Digest) { s.stored.Store(digest, true) }
+// noteStored notes that a change is stored, after the commit that stored it.
+func (s *Store) noteStored(digest plan.Digest) { s.stored.Store(digest, true) }
 
-func (s *Store) knows(digest plan.Digest) bool {
+func (s *Store) isStored(digest plan.Digest) bool {
 	_, ok := s.stored.Load(digest)
 	return ok
 }

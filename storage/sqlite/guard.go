@@ -2,12 +2,12 @@ package sqlite
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/mattn/go-sqlite3"
 
 	"github.com/belayhq/belay/engine"
+	"github.com/belayhq/belay/plan"
 )
 
 // guardMode is whose SQL a connection runs.
@@ -18,11 +18,6 @@ const (
 	stepSQL                   // a step's or an action's
 	querySQL                  // a verify query: reads only
 )
-
-// readingPragmas only look at the schema.
-var readingPragmas = []string{
-	"table_info", "table_xinfo", "table_list", "foreign_key_list", "index_list", "index_info", "index_xinfo",
-}
 
 // sqliteRecursive is the code of a recursive query, which the driver does not name.
 const sqliteRecursive = 33
@@ -100,7 +95,7 @@ func (g *guard) denies(op int, a, b string) string {
 	case sqlite3.SQLITE_PRAGMA:
 		name := strings.ToLower(a)
 		asksPageSize := name == "page_size" && b == "" // R-trees ask for it themselves
-		if !asksPageSize && !slices.Contains(readingPragmas, name) {
+		if !asksPageSize && !plan.ReadingPragma(name) {
 			return fmt.Sprintf("PRAGMA %s is not allowed in a step", name)
 		}
 		return ""

@@ -4,102 +4,23 @@ import (
 	"context"
 	"crypto/sha256"
 	"database/sql"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"time"
+	"maps"
+	"slices"
 
 	"github.com/belayhq/belay/engine"
 	"github.com/belayhq/belay/plan"
 	"github.com/belayhq/belay/sitelock"
-	"github.com/belayhq/belay/tenant"
 )
-
-const planColumns = `p.tenant_id, p.plan_id, p.change_id, p.digest, p.status, COALESCE(p.claimed_from, ''), COALESCE(p.fence, 0),
-    p.outcome, p.attempts, COALESCE(p.seq, 0), p.cycle, p.steps_total, p.format, p.last_error, p.created_at, p.updated_at`
-
-// scanPlans reads rows of planColumns, and closes them.
-func scanPlans(rows *sql.Rows, err error) ([]plan.Plan, error) {
-	if err != nil {
-		return nil, translate(err)
-	}
-	defer rows.Close()
-	var plans []plan.Plan
-	for rows.Next() {
-		var p plan.Plan
-		var failure *string
-		var created, updated int64
-		if err := rows.Scan(&p.Tenant, &p.ID, &p.Change, &p.Digest, &p.Status, &p.ClaimedFrom, &p.Fence, &p.Outcome, &p.Attempts,
-			&p.Seq, &p.Cycle, &p.StepsTotal, &p.Format, &failure, &created, &updated); err != nil {
-			return nil, err
-		}
-		if p.LastError, err = decodeFailure(failure); err != nil {
-			return nil, err
-		}
-		p.CreatedAt, p.UpdatedAt = timeOf(created), timeOf(updated)
-		plans = append(plans, p)
-	}
-	return plans, translate(rows.Err())
-}
-
-func decodeFailure(text *string) (*plan.Failure, error) {
-	if text == nil {
-		return nil, nil
-	}
-	f := &plan.Failure{}
-	if err := json.Unmarshal([]byte(*text), f); err != nil {
-		return nil, fmt.Errorf("decode failure: %w", err)
-	}
-	return f, nil
-}
-
-func encodeFailure(f *plan.Failure) sql.NullString {
-	if f == nil {
-		return sql.NullString{}
-	}
-	return sql.NullString{String: encode(f), Valid: true}
-}
-
-const journalColumns = `j.tenant_id, j.plan_id, j.ordinal, j.step_id, j.state, j.fence, j.cycle, j.attempt,
-    CASE WHEN j.state IN ('intent', 'undo_intent') THEN max(0, j.deadline_at - ` + now + `) ELSE 0 END, j.updated_at`
-
-// entry is a journal row with the plan it belongs to.
-type entry struct {
-	tenant tenant.ID
-	plan   plan.ID
-	plan.Entry
-}
-
-// scanEntries reads rows of journalColumns, and closes them. Nobody waits for what was begun under the fence mine.
-func scanEntries(rows *sql.Rows, err error, mine sitelock.Fence) ([]entry, error) {
-	if err != nil {
-		return nil, translate(err)
-	}
-	defer rows.Close()
-	var entries []entry
-	for rows.Next() {
-		var e entry
-		var wait, updated int64
-		if err := rows.Scan(&e.tenant, &e.plan, &e.Ordinal, &e.Step, &e.State, &e.Fence, &e.Cycle, &e.Attempt, &wait, &updated); err != nil {
-			return nil, err
-		}
-		if e.Fence != mine {
-			e.WaitLeft = time.Duration(wait) * time.Millisecond
-		}
-		e.UpdatedAt = timeOf(updated)
-		entries = append(entries, e)
-	}
-	return entries, translate(rows.Err())
-}
 
 func (t *transaction) plans(ctx context.Context, query string, args ...any) ([]plan.Plan, error) {
 	return scanPlans(t.query(ctx, query, args...))
 }
 
-const selectJournal = `SELECT ` + journalColumns + ` FROM belay_journal AS j WHERE tenant_id = ? AND plan_id = ? ORDER BY ordinal`
+const journalSQL = `SELECT ` + journalColumns + ` FROM belay_journal AS j WHERE tenant_id = ? AND plan_id = ? ORDER BY ordinal`
 
 func (t *transaction) withJournal(ctx context.Context, p plan.Plan, mine sitelock.Fence) (plan.Record, error) {
-	rows, err := t.query(ctx, selectJournal, p.Tenant, p.ID)
+	rows, err := t.query(ctx, journalSQL, p.Tenant, p.ID)
 	entries, err := scanEntries(rows, err, mine)
 	record := plan.Record{Plan: p}
 	for _, e := range entries {
@@ -116,10 +37,10 @@ type journal struct {
 	settled bool
 }
 
-const selectByID = `SELECT ` + planColumns + ` FROM belay_plan AS p WHERE tenant_id = ? AND plan_id = ?`
+const planSQL = `SELECT ` + planColumns + ` FROM belay_plan AS p WHERE tenant_id = ? AND plan_id = ?`
 
 func (t *transaction) journalOf(ctx context.Context, held sitelock.Held, id plan.ID) (*journal, error) {
-	plans, err := t.plans(ctx, selectByID, held.Tenant, id)
+	plans, err := t.plans(ctx, planSQL, held.Tenant, id)
 	if err != nil {
 		return nil, err
 	}
@@ -137,6 +58,11 @@ func (t *transaction) journalOf(ctx context.Context, held sitelock.Held, id plan
 	return j, nil
 }
 
+// record is the plan with its journal as this checkpoint leaves it.
+func (j *journal) record() plan.Record {
+	return plan.Record{Plan: j.plan, Journal: slices.Collect(maps.Values(j.entries))}
+}
+
 // demand refuses a step whose row may not move so: that is what makes its effect happen once. It is asked before the
 // step runs.
 func (j *journal) demand(step engine.GroupStep) error {
@@ -149,17 +75,7 @@ func (j *journal) demand(step engine.GroupStep) error {
 	return nil
 }
 
-// touched reports whether any step is in place or in doubt.
-func (j *journal) touched() bool {
-	for _, e := range j.entries {
-		if e.State != plan.StepUndone {
-			return true
-		}
-	}
-	return false
-}
-
-const writeEntry = `
+const writeJournalSQL = `
 INSERT INTO belay_journal (tenant_id, plan_id, ordinal, step_id, state, fence, cycle, attempt, deadline_at, updated_at)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, iif(?5 IN ('intent', 'undo_intent'), ` + now + ` + ?9, 0), ` + now + `)
 ON CONFLICT (tenant_id, plan_id, ordinal) DO UPDATE SET step_id = excluded.step_id, state = excluded.state,
@@ -168,71 +84,54 @@ ON CONFLICT (tenant_id, plan_id, ordinal) DO UPDATE SET step_id = excluded.step_
 
 // enter writes the row of a step, and its before-image.
 func (t *transaction) enter(ctx context.Context, held sitelock.Held, j *journal, cycle int, step engine.GroupStep, image []byte) error {
-	e := j.entries[step.Ordinal]
-	e.Attempt = attempt(e, step.State)
-	e.Ordinal, e.State = step.Ordinal, step.State
+	e := j.entries[step.Ordinal].Next(step.State)
+	e.Ordinal = step.Ordinal
 	j.settled = j.settled || !intent(step.State)
-	if _, err := t.exec(ctx, writeEntry, held.Tenant, j.plan.ID, step.Ordinal, step.ID, step.State, held.Fence, cycle, e.Attempt,
+	if _, err := t.exec(ctx, writeJournalSQL, held.Tenant, j.plan.ID, step.Ordinal, step.ID, step.State, held.Fence, cycle, e.Attempt,
 		step.Timeout.Milliseconds()); err != nil {
 		return err
 	}
 	j.entries[step.Ordinal] = e
 	if step.State == plan.StepUndone {
-		_, err := t.exec(ctx, deleteImage, held.Tenant, j.plan.ID, step.Ordinal)
+		_, err := t.exec(ctx, dropImagesSQL, held.Tenant, j.plan.ID, step.Ordinal)
 		return err
 	}
 	if image == nil {
 		return nil
 	}
 	sum := sha256.Sum256(image)
-	_, err := t.exec(ctx, writeImage, held.Tenant, j.plan.ID, step.Ordinal, cycle, held.Fence, image, sum[:])
+	_, err := t.exec(ctx, writeImageSQL, held.Tenant, j.plan.ID, step.Ordinal, cycle, held.Fence, image, sum[:])
 	return err
 }
 
 func intent(s plan.StepState) bool { return s == plan.StepIntent || s == plan.StepUndoIntent }
 
-// attempt counts the intents of one direction: an outcome keeps the number of its intents, and turning back starts anew.
-func attempt(was plan.Entry, next plan.StepState) int {
-	begun := plan.StepIntent
-	if next == plan.StepUndoIntent || next == plan.StepUndone {
-		begun = plan.StepUndoIntent
-	}
-	n := 0
-	if was.State == begun {
-		n = was.Attempt
-	}
-	if next == begun {
-		n++
-	}
-	return n
-}
-
-const deleteImage = `DELETE FROM belay_before_image WHERE tenant_id = ? AND plan_id = ? AND ordinal = ?`
+const dropImagesSQL = `DELETE FROM belay_before_image WHERE tenant_id = ? AND plan_id = ? AND ordinal = ?`
 
 // An image is write-once: a step run again would capture its own effect.
-const writeImage = `
+const writeImageSQL = `
 INSERT INTO belay_before_image (tenant_id, plan_id, ordinal, part, cycle, fence, body, checksum, created_at)
 VALUES (?, ?, ?, 0, ?, ?, ?, ?, ` + now + `)
 ON CONFLICT (tenant_id, plan_id, ordinal, part) DO NOTHING`
 
-const resetAttempts = `UPDATE belay_plan SET attempts = 0, updated_at = ` + now + ` WHERE tenant_id = ? AND plan_id = ?`
+const progressSQL = `UPDATE belay_plan SET attempts = 0, updated_at = ` + now + ` WHERE tenant_id = ? AND plan_id = ?`
 
 // progress notes that a step committed, where no move does so.
 func (t *transaction) progress(ctx context.Context, held sitelock.Held, j *journal) error {
-	_, err := t.exec(ctx, resetAttempts, held.Tenant, j.plan.ID)
+	_, err := t.exec(ctx, progressSQL, held.Tenant, j.plan.ID)
 	return err
 }
 
-const movePlan = `
+const movePlanSQL = `
 UPDATE belay_plan SET status = ?4, claimed_from = ?5, fence = ?6, outcome = ?7, attempts = ?8,
-    seq = CASE WHEN ?9 THEN NULL WHEN ?10 THEN COALESCE(seq, ` + nextSeq + `) ELSE seq END,
+    applied_seq = CASE WHEN ?9 THEN NULL WHEN ?10 THEN COALESCE(applied_seq, ` + nextAppliedSeq + `) ELSE applied_seq END,
     cycle = ?11, last_error = ?12, updated_at = ` + now + `
 WHERE tenant_id = ?1 AND plan_id = ?2 AND status = ?3 AND fence IS ?13`
 
 // move changes the plan's status, as the last thing that happens to it in a checkpoint.
 func (t *transaction) move(ctx context.Context, by term, j *journal, m engine.Move) error {
 	p := j.plan
-	resolves := m.Event == plan.ResolveApplied || m.Event == plan.ResolveRolledBack
+	resolves := m.Event == plan.EventResolveApplied || m.Event == plan.EventResolveRolledBack
 	next, err := plan.Next(m.From, p.ClaimedFrom, m.Event)
 	if err != nil {
 		return fmt.Errorf("move: %w", err)
@@ -246,27 +145,27 @@ func (t *transaction) move(ctx context.Context, by term, j *journal, m engine.Mo
 		from = sql.NullString{String: string(p.ClaimedFrom), Valid: p.ClaimedFrom != ""}
 		fence = guard
 	}
-	if j.settled || resolves || m.Event == plan.Succeed {
+	if j.settled || resolves || m.Event == plan.EventSucceed {
 		p.Attempts = 0
 	}
 	if m.Outcome != "" {
 		p.Outcome = m.Outcome
 	}
-	if (m.Outcome == plan.Failed || m.Outcome == plan.Interrupted) && p.Attempts >= plan.MaxAttempts {
-		p.Outcome = plan.InQuarantine
+	if (m.Outcome == plan.OutcomeFailed || m.Outcome == plan.OutcomeInterrupted) && p.Attempts >= plan.MaxAttempts {
+		p.Outcome = plan.OutcomeQuarantined
 	}
 	switch {
 	case m.Failure != nil:
 		p.LastError = m.Failure
-	case m.Event == plan.Succeed, resolves:
+	case m.Event == plan.EventSucceed, resolves:
 		p.LastError = nil
 	}
-	if m.Event == plan.ResolveApplied {
+	if m.Event == plan.EventResolveApplied {
 		p.Cycle = max(p.Cycle, 1)
 	}
-	dropSeq := m.To == plan.Pending && !j.touched()
-	n, err := t.exec(ctx, movePlan, by.held.Tenant, p.ID, m.From, m.To, from, fence, p.Outcome, p.Attempts, dropSeq,
-		m.Event == plan.ResolveApplied, p.Cycle, encodeFailure(p.LastError), guard)
+	dropSeq := m.To == plan.Pending && !j.record().Touched()
+	n, err := t.exec(ctx, movePlanSQL, by.held.Tenant, p.ID, m.From, m.To, from, fence, p.Outcome, p.Attempts, dropSeq,
+		m.Event == plan.EventResolveApplied, p.Cycle, encodeFailure(p.LastError), guard)
 	if err != nil {
 		return err
 	}
@@ -289,7 +188,7 @@ type event struct {
 	failure *plan.Failure
 }
 
-const writeEvent = `
+const writeEventSQL = `
 INSERT INTO belay_event (tenant_id, at, fence, plan_id, change_id, kind, status_from, status_to, outcome, operation, holder, host, pid,
     reason, failure)
 VALUES (?, ` + now + `, ?, nullif(?, ''), ?, ?, ?, ?, ?, ?, nullif(?, ''), ?, ?, ?, ?)`
@@ -299,12 +198,12 @@ func (t *transaction) record(ctx context.Context, by term, e event) error {
 	if change == "" {
 		change = e.change
 	}
-	_, err := t.exec(ctx, writeEvent, by.held.Tenant, by.held.Fence, e.plan.ID, change, e.kind, e.plan.Status, e.to, e.outcome,
+	_, err := t.exec(ctx, writeEventSQL, by.held.Tenant, by.held.Fence, e.plan.ID, change, e.kind, e.plan.Status, e.to, e.outcome,
 		by.operation, by.held.Holder, by.process.Host, by.process.PID, e.reason, encodeFailure(e.failure))
 	return err
 }
 
-const insertChange = `
+const storeChangeSQL = `
 INSERT INTO belay_change (digest, change_id, body, created_at) VALUES (?1, ?2, ?3, ` + nextChangeTime + `)
 ON CONFLICT (digest) DO NOTHING`
 
@@ -312,19 +211,6 @@ ON CONFLICT (digest) DO NOTHING`
 const nextChangeTime = `max(` + now + `, (SELECT COALESCE(max(created_at), 0) + 1 FROM belay_change WHERE change_id = ?2))`
 
 func (t *transaction) storeChange(ctx context.Context, digest plan.Digest, change *plan.Change) error {
-	_, err := t.exec(ctx, insertChange, digest, change.ID, change.Encode())
+	_, err := t.exec(ctx, storeChangeSQL, digest, change.ID, change.Encode())
 	return err
-}
-
-// errDamaged is for a body that does not decode to what its digest names.
-func errDamaged(digest plan.Digest, err error) error {
-	return fmt.Errorf("change %s is damaged: %w", digest.Short(), err)
-}
-
-// found turns the absence of a row into want.
-func found(err, want error) error {
-	if errors.Is(err, sql.ErrNoRows) {
-		return want
-	}
-	return translate(err)
 }

@@ -24,20 +24,20 @@ func scanLease(scan func(...any) error) (sitelock.Lease, error) {
 }
 
 // The fence grows with each acquisition, also the holder's own.
-const takeLease = `
+const acquireLeaseSQL = `
 INSERT INTO belay_lease (name, holder, fence, host, pid, started_at, acquired_at, expires_at)
 VALUES (?1, ?2, 1, ?3, ?4, ?5, ` + now + `, ` + now + ` + ?6)
 ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, fence = fence + 1, host = excluded.host, pid = excluded.pid,
     started_at = excluded.started_at, acquired_at = excluded.acquired_at, expires_at = excluded.expires_at
 WHERE holder = ?2 OR NOT ` + leaseLive
 
-const selectLease = `SELECT ` + leaseColumns + ` FROM belay_lease WHERE name = ?`
+const leaseSQL = `SELECT ` + leaseColumns + ` FROM belay_lease WHERE name = ?`
 
 // AcquireLease takes a named lease that is free, lapsed or the holder's own. Otherwise it returns the one there is.
 func (s *Store) AcquireLease(
 	ctx context.Context, name string, holder sitelock.HolderID, by sitelock.Process, ttl time.Duration,
 ) (sitelock.Lease, bool, error) {
-	if err := s.ensure(ctx); err != nil {
+	if err := s.ensureTables(ctx); err != nil {
 		return sitelock.Lease{}, false, fmt.Errorf("acquire lease %s: %w", name, err)
 	}
 	var lease sitelock.Lease
@@ -46,12 +46,12 @@ func (s *Store) AcquireLease(
 		if err := t.checkLease(ctx, "", ttl); err != nil {
 			return err
 		}
-		n, err := t.exec(ctx, takeLease, name, holder, by.Host, by.PID, stamp(by.StartedAt), ttl.Milliseconds())
+		n, err := t.exec(ctx, acquireLeaseSQL, name, holder, by.Host, by.PID, millisOf(by.StartedAt), ttl.Milliseconds())
 		if err != nil {
 			return err
 		}
 		taken = n == 1
-		lease, err = scanLease(t.row(ctx, selectLease, name).Scan)
+		lease, err = scanLease(t.row(ctx, leaseSQL, name).Scan)
 		return err
 	})
 	if err != nil {
@@ -60,24 +60,24 @@ func (s *Store) AcquireLease(
 	return lease, taken, nil
 }
 
-const renewLease = `UPDATE belay_lease SET expires_at = ` + now + ` + ? WHERE name = ? AND holder = ? AND fence = ?`
+const renewLeaseSQL = `UPDATE belay_lease SET expires_at = ` + now + ` + ? WHERE name = ? AND holder = ? AND fence = ?`
 
 // RenewLease extends a lease.
-func (s *Store) RenewLease(ctx context.Context, name string, holder sitelock.HolderID, fence sitelock.Fence, ttl time.Duration) error {
-	return s.changeLease(ctx, "renew", name, func(ctx context.Context, t *transaction) (int64, error) {
+func (s *Store) RenewLease(ctx context.Context, held sitelock.HeldLease, ttl time.Duration) error {
+	return s.changeLease(ctx, "renew", held.Name, func(ctx context.Context, t *transaction) (int64, error) {
 		if err := t.checkLease(ctx, "", ttl); err != nil {
 			return 0, err
 		}
-		return t.exec(ctx, renewLease, ttl.Milliseconds(), name, holder, fence)
+		return t.exec(ctx, renewLeaseSQL, ttl.Milliseconds(), held.Name, held.Holder, held.Fence)
 	})
 }
 
-const freeLease = `UPDATE belay_lease SET holder = NULL, expires_at = 0 WHERE name = ? AND holder = ? AND fence = ?`
+const releaseLeaseSQL = `UPDATE belay_lease SET holder = NULL, expires_at = 0 WHERE name = ? AND holder = ? AND fence = ?`
 
 // ReleaseLease frees a lease and keeps its fence.
-func (s *Store) ReleaseLease(ctx context.Context, name string, holder sitelock.HolderID, fence sitelock.Fence) error {
-	return s.changeLease(ctx, "release", name, func(ctx context.Context, t *transaction) (int64, error) {
-		return t.exec(ctx, freeLease, name, holder, fence)
+func (s *Store) ReleaseLease(ctx context.Context, held sitelock.HeldLease) error {
+	return s.changeLease(ctx, "release", held.Name, func(ctx context.Context, t *transaction) (int64, error) {
+		return t.exec(ctx, releaseLeaseSQL, held.Name, held.Holder, held.Fence)
 	})
 }
 
@@ -105,7 +105,7 @@ func (s *Store) changeLease(ctx context.Context, what, name string, change func(
 // Lease reads one named lease.
 func (s *Store) Lease(ctx context.Context, name string) (lease sitelock.Lease, ok bool, err error) {
 	err = s.read(ctx, func(tx *sql.Tx) error {
-		lease, err = scanLease(tx.QueryRowContext(ctx, selectLease, name).Scan)
+		lease, err = scanLease(tx.QueryRowContext(ctx, leaseSQL, name).Scan)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
 		}
@@ -118,13 +118,13 @@ func (s *Store) Lease(ctx context.Context, name string) (lease sitelock.Lease, o
 	return lease, ok, nil
 }
 
-const selectLeases = `SELECT ` + leaseColumns + ` FROM belay_lease ORDER BY name`
+const leasesSQL = `SELECT ` + leaseColumns + ` FROM belay_lease ORDER BY name`
 
 // Leases lists all named leases, by name.
 func (s *Store) Leases(ctx context.Context) ([]sitelock.Lease, error) {
 	var leases []sitelock.Lease
 	err := s.read(ctx, func(tx *sql.Tx) error {
-		rows, err := tx.QueryContext(ctx, selectLeases)
+		rows, err := tx.QueryContext(ctx, leasesSQL)
 		if err != nil {
 			return err
 		}

@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -20,6 +19,12 @@ const now = `CAST(unixepoch('subsec') * 1000 AS INTEGER)`
 // a clock that ran ahead, and binds nobody; only an operator's hold may be so long.
 const live = `(expires_at >= ` + now + ` AND (operation = 'hold' OR expires_at <= ` + now + ` + (SELECT max_lease_ms FROM belay_setting)))`
 
+// inFlight says of a plan p that a holder has claimed it, as the partial index spells it.
+const inFlight = `p.status IN ('applying', 'rolling_back')`
+
+// unsettled says of a plan p that it may be partial, as the partial index spells it.
+const unsettled = `p.outcome IN ('interrupted', 'failed', 'quarantined')`
+
 // lockRow is a tenant's lock as a transaction finds it. The zero value is a tenant without one.
 type lockRow struct {
 	exists    bool
@@ -35,14 +40,14 @@ func (l lockRow) heldBy(held sitelock.Held) bool {
 	return l.exists && held.Holder != "" && l.holder == held.Holder && l.fence == held.Fence
 }
 
-const selectLock = `
+const lockSQL = `
 SELECT scope, COALESCE(holder, ''), fence, host, pid, started_at, operation, removed_at IS NOT NULL
 FROM belay_site_lock WHERE tenant_id = ?`
 
 func (t *transaction) lock(ctx context.Context, id tenant.ID) (lockRow, error) {
 	l := lockRow{exists: true}
 	var started int64
-	err := t.row(ctx, selectLock, id).Scan(&l.scope, &l.holder, &l.fence, &l.process.Host, &l.process.PID, &started,
+	err := t.row(ctx, lockSQL, id).Scan(&l.scope, &l.holder, &l.fence, &l.process.Host, &l.process.PID, &started,
 		&l.operation, &l.removed)
 	if errors.Is(err, sql.ErrNoRows) {
 		return lockRow{}, nil
@@ -66,7 +71,7 @@ func (t *transaction) prove(ctx context.Context, held sitelock.Held) (lockRow, e
 // Acquire takes the lock, recovers the tenant's abandoned plans and makes the claim. While the database is busy it
 // retries a bounded time; a live holder that can be read meanwhile is reported at once.
 func (s *Store) Acquire(ctx context.Context, req sitelock.Request) (sitelock.Grant, error) {
-	if err := s.ensure(ctx); err != nil {
+	if err := s.ensureTables(ctx); err != nil {
 		return sitelock.Grant{}, fmt.Errorf("acquire: %w", err)
 	}
 	held := func(ctx context.Context) error {
@@ -86,7 +91,7 @@ func (s *Store) Acquire(ctx context.Context, req sitelock.Request) (sitelock.Gra
 		return sitelock.Grant{}, fmt.Errorf("acquire: %w", err)
 	}
 	if req.Claim != nil && grant.Claimed != nil {
-		s.remember(req.Claim.Digest)
+		s.noteStored(req.Claim.Digest)
 	}
 	return grant, nil
 }
@@ -116,12 +121,12 @@ func (s *Store) acquire(ctx context.Context, t *transaction, req sitelock.Reques
 	return grant, err
 }
 
-const maxLease = `SELECT max_lease_ms FROM belay_setting`
+const maxLeaseSQL = `SELECT max_lease_ms FROM belay_setting`
 
 // checkLease refuses a lease that would not count as live. An operator's hold may be longer.
 func (t *transaction) checkLease(ctx context.Context, operation sitelock.Operation, lease time.Duration) error {
 	var bound int64
-	if err := t.row(ctx, maxLease).Scan(&bound); err != nil {
+	if err := t.row(ctx, maxLeaseSQL).Scan(&bound); err != nil {
 		return err
 	}
 	if lease.Milliseconds() < 1 {
@@ -135,21 +140,21 @@ func (t *transaction) checkLease(ctx context.Context, operation sitelock.Operati
 
 // Whether the lock may be taken is decided by the statement that takes it, at one reading of the clock. The holder's own
 // row, recognised, keeps its fence.
-const takeLock = `
+const takeLockSQL = `
 INSERT INTO belay_site_lock (tenant_id, scope, fence, holder, host, pid, started_at, operation, plan_id, reason,
     acquired_at, expires_at)
 VALUES (?1, ?2, 1, ?3, ?4, ?5, ?6, ?7, NULL, ?8, ` + now + `, ` + now + ` + ?9)
 ON CONFLICT (tenant_id) DO UPDATE SET scope = excluded.scope, fence = fence + (holder IS NOT ?3), holder = excluded.holder,
     host = excluded.host, pid = excluded.pid, started_at = excluded.started_at, operation = excluded.operation,
-    plan_id = NULL, reason = excluded.reason, acquired_at = excluded.acquired_at, expires_at = excluded.expires_at
-WHERE NOT ` + live + ` OR holder = ?3 OR (holder = ?10 AND fence = ?11)
+    plan_id = NULL, reason = excluded.reason, acquired_at = iif(holder IS ?3, acquired_at, excluded.acquired_at), expires_at = excluded.expires_at
+WHERE holder = ?3 OR iif(?10 = '', NOT ` + live + `, fence = ?11 AND (holder = ?10 OR NOT ` + live + `))
 RETURNING fence, expires_at`
 
 func (t *transaction) take(ctx context.Context, req sitelock.Request) (sitelock.Grant, error) {
 	grant := sitelock.Grant{Held: sitelock.Held{Tenant: req.Tenant, Holder: req.Holder}}
 	var expires int64
-	err := found(t.row(ctx, takeLock, req.Tenant, req.Scope, req.Holder, req.Process.Host, req.Process.PID,
-		stamp(req.Process.StartedAt), req.Operation, req.Reason, req.Lease.Milliseconds(), req.Replace.Holder, req.Replace.Fence).
+	err := found(t.row(ctx, takeLockSQL, req.Tenant, req.Scope, req.Holder, req.Process.Host, req.Process.PID,
+		millisOf(req.Process.StartedAt), req.Operation, req.Reason, req.Lease.Milliseconds(), req.Replace.Holder, req.Replace.Fence).
 		Scan(&grant.Held.Fence, &expires), sitelock.ErrRefused)
 	if duplicate(err) {
 		return sitelock.Grant{}, sitelock.ErrScopeTaken
@@ -158,7 +163,7 @@ func (t *transaction) take(ctx context.Context, req sitelock.Request) (sitelock.
 	return grant, err
 }
 
-const renewLocks = `
+const renewLocksSQL = `
 UPDATE belay_site_lock SET expires_at = ` + now + ` + ?
 FROM (SELECT value ->> 0 AS tenant, value ->> 1 AS holder, value ->> 2 AS fence FROM json_each(?)) AS mine
 WHERE tenant_id = mine.tenant AND belay_site_lock.holder = mine.holder AND belay_site_lock.fence = mine.fence
@@ -193,7 +198,7 @@ func (t *transaction) renew(ctx context.Context, held []sitelock.Held, lease tim
 	for i, h := range held {
 		keys[i] = [3]any{h.Tenant, h.Holder, h.Fence}
 	}
-	rows, err := t.query(ctx, renewLocks, lease.Milliseconds(), encode(keys))
+	rows, err := t.query(ctx, renewLocksSQL, lease.Milliseconds(), encode(keys))
 	if err != nil {
 		return nil, err
 	}
@@ -210,7 +215,7 @@ func (t *transaction) renew(ctx context.Context, held []sitelock.Held, lease tim
 	return renewed, rows.Err()
 }
 
-const freeLock = `
+const releaseLockSQL = `
 UPDATE belay_site_lock SET holder = NULL, expires_at = 0, operation = '', plan_id = NULL, reason = ''
 WHERE tenant_id = ? AND holder = ? AND fence = ?`
 
@@ -224,21 +229,69 @@ func (s *Store) Release(ctx context.Context, held sitelock.Held) error {
 }
 
 func (t *transaction) release(ctx context.Context, held sitelock.Held) error {
-	n, err := t.exec(ctx, freeLock, held.Tenant, held.Holder, held.Fence)
+	n, err := t.exec(ctx, releaseLockSQL, held.Tenant, held.Holder, held.Fence)
 	if err == nil && n == 0 {
 		return sitelock.ErrNotHeld
 	}
 	return err
 }
 
-const breakLock = `
+const stateSQL = `
+SELECT ids.value, COALESCE(l.holder, ''), COALESCE(l.fence, 0), COALESCE(l.host, ''), COALESCE(l.pid, 0), COALESCE(l.started_at, 0),
+    COALESCE(l.operation, ''), COALESCE(l.plan_id, ''), COALESCE(p.change_id, ''), COALESCE(l.reason, ''),
+    COALESCE(l.acquired_at, 0), COALESCE(l.expires_at, 0), ` + now + `, COALESCE(` + live + `, 0)
+FROM json_each(?) AS ids LEFT JOIN belay_site_lock AS l ON l.tenant_id = ids.value
+LEFT JOIN belay_plan AS p ON p.tenant_id = l.tenant_id AND p.plan_id = l.plan_id`
+
+// lockStates reads the locks of the tenants; one without a lock is idle.
+func lockStates(ctx context.Context, tx *sql.Tx, ids string) (map[tenant.ID]sitelock.State, error) {
+	rows, err := tx.QueryContext(ctx, stateSQL, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	states := make(map[tenant.ID]sitelock.State)
+	for rows.Next() {
+		var id tenant.ID
+		var st sitelock.State
+		var started, since, expires, at int64
+		if err := rows.Scan(&id, &st.Holder, &st.Fence, &st.Host, &st.PID, &started, &st.Operation, &st.Plan, &st.Change, &st.Reason,
+			&since, &expires, &at, &st.Live); err != nil {
+			return nil, err
+		}
+		st.StartedAt, st.Since, st.Expires, st.Now = timeOf(started), timeOf(since), timeOf(expires), timeOf(at)
+		states[id] = st
+	}
+	return states, rows.Err()
+}
+
+// State reads who has the tenant's lock.
+func (s *Store) State(ctx context.Context, id tenant.ID) (sitelock.State, error) {
+	var state sitelock.State
+	err := s.read(ctx, func(tx *sql.Tx) error {
+		ids := encode([]tenant.ID{id})
+		states, err := lockStates(ctx, tx, ids)
+		if err != nil {
+			return err
+		}
+		state = states[id]
+		state.InFlight, err = scanPlans(tx.QueryContext(ctx, inFlightSQL, id))
+		return err
+	})
+	if err != nil {
+		return sitelock.State{}, fmt.Errorf("read lock: %w", err)
+	}
+	return state, nil
+}
+
+const breakLockSQL = `
 UPDATE belay_site_lock SET fence = fence + 1, holder = NULL, expires_at = 0, operation = '', plan_id = NULL, reason = ''
 WHERE tenant_id = ? RETURNING fence`
 
 // Break raises the fence, recovers the tenant's plans and leaves the lock free. It does nothing for a tenant that never
 // had a lock.
 func (s *Store) Break(ctx context.Context, id tenant.ID, by sitelock.Process, reason string) (recovered []sitelock.Recovered, err error) {
-	if err := s.ensure(ctx); err != nil {
+	if err := s.ensureTables(ctx); err != nil {
 		return nil, fmt.Errorf("break: %w", err)
 	}
 	hurried := func(context.Context) error { return nil }
@@ -248,13 +301,13 @@ func (s *Store) Break(ctx context.Context, id tenant.ID, by sitelock.Process, re
 			return err
 		}
 		breaker := term{held: sitelock.Held{Tenant: id}, process: by}
-		if err := t.row(ctx, breakLock, id).Scan(&breaker.held.Fence); err != nil {
+		if err := t.row(ctx, breakLockSQL, id).Scan(&breaker.held.Fence); err != nil {
 			return err
 		}
 		if recovered, err = t.recover(ctx, breaker, before); err != nil {
 			return err
 		}
-		return t.record(ctx, breaker, event{kind: kindBreak, reason: reason})
+		return t.record(ctx, breaker, event{kind: plan.EventBreak, reason: reason})
 	})
 	if err != nil {
 		return nil, fmt.Errorf("break: %w", err)
@@ -262,13 +315,13 @@ func (s *Store) Break(ctx context.Context, id tenant.ID, by sitelock.Process, re
 	return recovered, nil
 }
 
-const registerLock = `
+const registerLockSQL = `
 INSERT INTO belay_site_lock (tenant_id, scope, fence) VALUES (?, ?, 0)
 ON CONFLICT (tenant_id) DO UPDATE SET scope = excluded.scope`
 
 // Register makes the tenant's lock row, free.
 func (s *Store) Register(ctx context.Context, id tenant.ID, scope string) error {
-	if err := s.ensure(ctx); err != nil {
+	if err := s.ensureTables(ctx); err != nil {
 		return fmt.Errorf("register: %w", err)
 	}
 	err := s.write(ctx, func(ctx context.Context, t *transaction) error { return t.register(ctx, id, scope) })
@@ -276,24 +329,6 @@ func (s *Store) Register(ctx context.Context, id tenant.ID, scope string) error 
 		return fmt.Errorf("register: %w", err)
 	}
 	return nil
-}
-
-const selectOwner = `SELECT tenant_id FROM belay_site_lock WHERE scope = ? AND removed_at IS NULL`
-
-// Owner implements [storage.Database].
-func (s *Store) Owner(ctx context.Context, scope string) (tenant.ID, error) {
-	var owner tenant.ID
-	err := s.read(ctx, func(tx *sql.Tx) error {
-		err := tx.QueryRowContext(ctx, selectOwner, scope).Scan(&owner)
-		if errors.Is(err, sql.ErrNoRows) {
-			return nil
-		}
-		return err
-	})
-	if err != nil {
-		return "", fmt.Errorf("owner of scope: %w", err)
-	}
-	return owner, nil
 }
 
 func (t *transaction) register(ctx context.Context, id tenant.ID, scope string) error {
@@ -306,13 +341,31 @@ func (t *transaction) register(ctx context.Context, id tenant.ID, scope string) 
 	case before.exists && before.scope == scope:
 		return nil
 	}
-	if _, err = t.exec(ctx, registerLock, id, scope); duplicate(err) {
+	if _, err = t.exec(ctx, registerLockSQL, id, scope); duplicate(err) {
 		return sitelock.ErrScopeTaken
 	}
 	return err
 }
 
-const retireLock = `
+const ownerSQL = `SELECT tenant_id FROM belay_site_lock WHERE scope = ? AND removed_at IS NULL`
+
+// Owner implements [storage.Database].
+func (s *Store) Owner(ctx context.Context, scope string) (tenant.ID, error) {
+	var owner tenant.ID
+	err := s.read(ctx, func(tx *sql.Tx) error {
+		err := tx.QueryRowContext(ctx, ownerSQL, scope).Scan(&owner)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("owner of scope: %w", err)
+	}
+	return owner, nil
+}
+
+const retireLockSQL = `
 UPDATE belay_site_lock SET removed_at = ` + now + `, holder = NULL, expires_at = 0, operation = '', plan_id = NULL, reason = ''
 WHERE tenant_id = ?`
 
@@ -322,7 +375,7 @@ func (s *Store) Retire(ctx context.Context, held sitelock.Held) error {
 		if _, err := t.prove(ctx, held); err != nil {
 			return err
 		}
-		_, err := t.exec(ctx, retireLock, held.Tenant)
+		_, err := t.exec(ctx, retireLockSQL, held.Tenant)
 		return err
 	})
 	if err != nil {
@@ -330,30 +383,3 @@ func (s *Store) Retire(ctx context.Context, held sitelock.Held) error {
 	}
 	return nil
 }
-
-// timeOf and stamp convert times of people's interest, such as a process's start. No decision rests on them.
-func timeOf(ms int64) time.Time {
-	if ms == 0 {
-		return time.Time{}
-	}
-	return time.UnixMilli(ms).UTC()
-}
-
-func stamp(t time.Time) int64 {
-	if t.IsZero() {
-		return 0
-	}
-	return t.UnixMilli()
-}
-
-// encode makes the JSON text of plain values: lists for json_each, and what is kept as JSON.
-func encode(v any) string {
-	text, err := json.Marshal(v)
-	if err != nil {
-		panic("sqlite: plain values did not encode: " + err.Error())
-	}
-	return string(text)
-}
-
-// kindBreak is the event of a break, which moves no plan by itself.
-const kindBreak plan.Event = "break"

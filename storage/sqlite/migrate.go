@@ -9,57 +9,53 @@ import (
 	"github.com/belayhq/belay/tenant"
 )
 
+const schemaVersionSQL = `SELECT version FROM belay_schema_version`
+
 // The file may be the tenant's own, so its user_version is not ours to write.
-const createVersionTable = `
-CREATE TABLE IF NOT EXISTS belay_schema_version (
-    version    INTEGER PRIMARY KEY,
-    applied_at INTEGER NOT NULL
-) STRICT`
+const makeVersionSQL = `
+CREATE TABLE IF NOT EXISTS belay_schema_version (one INTEGER PRIMARY KEY CHECK (one = 1), version INTEGER NOT NULL) STRICT;
+INSERT INTO belay_schema_version (one, version) VALUES (1, 0) ON CONFLICT (one) DO NOTHING`
 
-const readVersion = `SELECT COALESCE(max(version), 0) FROM belay_schema_version`
-
-const writeVersion = `INSERT INTO belay_schema_version (version, applied_at) VALUES (?, ` + now + `)`
+const setVersionSQL = `UPDATE belay_schema_version SET version = ?`
 
 // Migrate brings Belay's tables up to this binary's version, in one transaction.
 func (s *Store) Migrate(ctx context.Context) (from, to int, err error) {
 	all := migrations.For(tenant.SQLite)
 	to = len(all)
 	err = s.write(ctx, func(ctx context.Context, t *transaction) error {
-		if _, err := t.exec(ctx, createVersionTable); err != nil {
+		if err := t.conn.script(ctx, makeVersionSQL); err != nil {
+			return translate(err)
+		}
+		if err := t.row(ctx, schemaVersionSQL).Scan(&from); err != nil {
 			return err
 		}
-		if err := t.row(ctx, readVersion).Scan(&from); err != nil {
-			return err
-		}
-		if err := checkSchema(from); err != nil {
-			return err
+		if from >= to {
+			return checkSchema(from)
 		}
 		for _, m := range all[from:] {
 			if err := t.conn.script(ctx, m.SQL); err != nil {
 				return fmt.Errorf("migration %d (%s): %w", m.Version, m.Name, translate(err))
 			}
-			if _, err := t.exec(ctx, writeVersion, m.Version); err != nil {
-				return err
-			}
 		}
-		return nil
+		_, err := t.exec(ctx, setVersionSQL, to)
+		return err
 	})
 	if err != nil {
 		return from, from, fmt.Errorf("migrate: %w", err)
 	}
-	s.ready.Store(true)
+	s.migrated.Store(true)
 	return from, to, nil
 }
 
 // checkSchema refuses tables that a newer Belay made.
 func checkSchema(version int) error {
 	if newest := len(migrations.For(tenant.SQLite)); version > newest {
-		return fmt.Errorf("%w: they have version %d, this binary knows %d", storage.ErrNewerSchema, version, newest)
+		return fmt.Errorf("%w: they have version %d, this binary isStored %d", storage.ErrNewerSchema, version, newest)
 	}
 	return nil
 }
 
-const findVersionTable = `SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'belay_schema_version'`
+const hasVersionSQL = `SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'belay_schema_version'`
 
 // SchemaVersion returns the version of Belay's tables; 0 if there are none.
 func (s *Store) SchemaVersion(ctx context.Context) (int, error) {
@@ -77,16 +73,16 @@ func (s *Store) schemaVersion(ctx context.Context) (version int, err error) {
 	}
 	defer tx.Rollback() // a snapshot has nothing to commit
 	var tables int
-	if err := tx.QueryRowContext(ctx, findVersionTable).Scan(&tables); err != nil || tables == 0 {
+	if err := tx.QueryRowContext(ctx, hasVersionSQL).Scan(&tables); err != nil || tables == 0 {
 		return 0, translate(err)
 	}
-	err = tx.QueryRowContext(ctx, readVersion).Scan(&version)
+	err = tx.QueryRowContext(ctx, schemaVersionSQL).Scan(&version)
 	return version, translate(err)
 }
 
 // made reports whether Belay's tables are there to be read.
 func (s *Store) made(ctx context.Context) (bool, error) {
-	if s.ready.Load() {
+	if s.migrated.Load() {
 		return true, nil
 	}
 	version, err := s.schemaVersion(ctx)
@@ -97,19 +93,19 @@ func (s *Store) made(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	if version == len(migrations.For(tenant.SQLite)) {
-		s.ready.Store(true)
+		s.migrated.Store(true)
 	}
 	return version > 0, nil
 }
 
-// ensure makes Belay's tables, unless they are there; one caller in the process at a time.
-func (s *Store) ensure(ctx context.Context) error {
-	if s.ready.Load() {
+// ensureTables makes Belay's tables, unless they are there; one caller in the process at a time.
+func (s *Store) ensureTables(ctx context.Context) error {
+	if s.migrated.Load() {
 		return nil
 	}
-	s.making.Lock()
-	defer s.making.Unlock()
-	if _, err := s.made(ctx); err != nil || s.ready.Load() {
+	s.migrating.Lock()
+	defer s.migrating.Unlock()
+	if _, err := s.made(ctx); err != nil || s.migrated.Load() {
 		return err
 	}
 	_, _, err := s.Migrate(ctx)

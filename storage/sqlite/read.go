@@ -5,8 +5,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"database/sql"
-	"errors"
 	"fmt"
+	"time"
 
 	"github.com/belayhq/belay/engine"
 	"github.com/belayhq/belay/plan"
@@ -29,9 +29,9 @@ func (s *Store) read(ctx context.Context, fn func(tx *sql.Tx) error) error {
 	return translate(fn(tx))
 }
 
-// takeSnapshot is what makes a read transaction look at the file, and so the only part of it that can find the file busy:
+// snapshotSQL is what makes a read transaction look at the file, and so the only part of it that can find the file busy:
 // while a process recovers it after a crash.
-const takeSnapshot = `SELECT count(*) FROM sqlite_schema WHERE type = ''`
+const snapshotSQL = `SELECT count(*) FROM sqlite_schema WHERE type = ''`
 
 func (s *Store) snapshot(ctx context.Context) (tx *sql.Tx, err error) {
 	err = patiently(ctx, nil, func() error {
@@ -39,7 +39,7 @@ func (s *Store) snapshot(ctx context.Context) (tx *sql.Tx, err error) {
 			return translate(err)
 		}
 		var none int
-		if err = tx.QueryRowContext(ctx, takeSnapshot).Scan(&none); err != nil {
+		if err = tx.QueryRowContext(ctx, snapshotSQL).Scan(&none); err != nil {
 			_ = tx.Rollback() // nothing was begun
 		}
 		return translate(err)
@@ -47,72 +47,81 @@ func (s *Store) snapshot(ctx context.Context) (tx *sql.Tx, err error) {
 	return tx, err
 }
 
-const selectState = `
-SELECT ids.value, COALESCE(l.holder, ''), COALESCE(l.fence, 0), COALESCE(l.host, ''), COALESCE(l.pid, 0), COALESCE(l.started_at, 0),
-    COALESCE(l.operation, ''), COALESCE(l.plan_id, ''), COALESCE(p.change_id, ''), COALESCE(l.reason, ''),
-    COALESCE(l.acquired_at, 0), COALESCE(l.expires_at, 0), ` + now + `, COALESCE(` + live + `, 0)
-FROM json_each(?) AS ids LEFT JOIN belay_site_lock AS l ON l.tenant_id = ids.value
-LEFT JOIN belay_plan AS p ON p.tenant_id = l.tenant_id AND p.plan_id = l.plan_id`
+// planColumns are those of a plan p, in the order of scanPlans.
+const planColumns = `p.tenant_id, p.plan_id, p.change_id, p.digest, p.status, COALESCE(p.claimed_from, ''), COALESCE(p.fence, 0),
+    p.outcome, p.attempts, COALESCE(p.applied_seq, 0), p.cycle, p.steps_total, p.format, p.last_error, p.created_at, p.updated_at`
 
-// lockStates reads the locks of the tenants; one without a lock is idle.
-func lockStates(ctx context.Context, tx *sql.Tx, ids string) (map[tenant.ID]sitelock.State, error) {
-	rows, err := tx.QueryContext(ctx, selectState, ids)
+// scanPlans reads rows of planColumns, and closes them.
+func scanPlans(rows *sql.Rows, err error) ([]plan.Plan, error) {
 	if err != nil {
-		return nil, err
+		return nil, translate(err)
 	}
 	defer rows.Close()
-	states := make(map[tenant.ID]sitelock.State)
+	var plans []plan.Plan
 	for rows.Next() {
-		var id tenant.ID
-		var st sitelock.State
-		var started, since, expires, at int64
-		if err := rows.Scan(&id, &st.Holder, &st.Fence, &st.Host, &st.PID, &started, &st.Operation, &st.Plan, &st.Change, &st.Reason,
-			&since, &expires, &at, &st.Live); err != nil {
+		var p plan.Plan
+		var failure *string
+		var created, updated int64
+		if err := rows.Scan(&p.Tenant, &p.ID, &p.Change, &p.Digest, &p.Status, &p.ClaimedFrom, &p.Fence, &p.Outcome, &p.Attempts,
+			&p.AppliedSeq, &p.Cycle, &p.StepsTotal, &p.Format, &failure, &created, &updated); err != nil {
 			return nil, err
 		}
-		st.StartedAt, st.Since, st.Expires, st.Now = timeOf(started), timeOf(since), timeOf(expires), timeOf(at)
-		states[id] = st
-	}
-	return states, rows.Err()
-}
-
-const selectAllInFlight = `
-SELECT ` + planColumns + ` FROM json_each(?) AS ids CROSS JOIN belay_plan AS p ON p.tenant_id = ids.value
-WHERE p.status IN ('applying', 'rolling_back')`
-
-// State reads who has the tenant's lock.
-func (s *Store) State(ctx context.Context, id tenant.ID) (sitelock.State, error) {
-	var state sitelock.State
-	err := s.read(ctx, func(tx *sql.Tx) error {
-		ids := encode([]tenant.ID{id})
-		states, err := lockStates(ctx, tx, ids)
-		if err != nil {
-			return err
+		if p.LastError, err = decodeFailure(failure); err != nil {
+			return nil, err
 		}
-		state = states[id]
-		state.InFlight, err = scanPlans(tx.QueryContext(ctx, selectAllInFlight, ids))
-		return err
-	})
-	if err != nil {
-		return sitelock.State{}, fmt.Errorf("read lock: %w", err)
+		p.CreatedAt, p.UpdatedAt = timeOf(created), timeOf(updated)
+		plans = append(plans, p)
 	}
-	return state, nil
+	return plans, translate(rows.Err())
 }
 
-const selectRecords = `
-SELECT ` + planColumns + ` FROM belay_plan AS p WHERE tenant_id = ? ORDER BY seq NULLS LAST, created_at, plan_id`
+// journalColumns are those of a journal row j, in the order of scanEntries.
+const journalColumns = `j.tenant_id, j.plan_id, j.ordinal, j.step_id, j.state, j.fence, j.cycle, j.attempt,
+    CASE WHEN j.state IN ('intent', 'undo_intent') THEN max(0, j.deadline_at - ` + now + `) ELSE 0 END, j.updated_at`
 
-const selectEntries = `SELECT ` + journalColumns + ` FROM belay_journal AS j WHERE tenant_id = ? ORDER BY plan_id, ordinal`
+// entry is a journal row with the plan it belongs to.
+type entry struct {
+	tenant tenant.ID
+	plan   plan.ID
+	plan.Entry
+}
+
+// scanEntries reads rows of journalColumns, and closes them. Nobody waits for what was begun under the fence mine.
+func scanEntries(rows *sql.Rows, err error, mine sitelock.Fence) ([]entry, error) {
+	if err != nil {
+		return nil, translate(err)
+	}
+	defer rows.Close()
+	var entries []entry
+	for rows.Next() {
+		var e entry
+		var wait, updated int64
+		if err := rows.Scan(&e.tenant, &e.plan, &e.Ordinal, &e.Step, &e.State, &e.Fence, &e.Cycle, &e.Attempt, &wait, &updated); err != nil {
+			return nil, err
+		}
+		if e.Fence != mine {
+			e.WaitLeft = time.Duration(wait) * time.Millisecond
+		}
+		e.UpdatedAt = timeOf(updated)
+		entries = append(entries, e)
+	}
+	return entries, translate(rows.Err())
+}
+
+const plansSQL = `
+SELECT ` + planColumns + ` FROM belay_plan AS p WHERE tenant_id = ? ORDER BY applied_seq NULLS LAST, created_at, plan_id`
+
+const journalsSQL = `SELECT ` + journalColumns + ` FROM belay_journal AS j WHERE tenant_id = ? ORDER BY plan_id, ordinal`
 
 // Records reads all plans of a tenant with their journals.
 func (s *Store) Records(ctx context.Context, id tenant.ID) ([]plan.Record, error) {
 	var records []plan.Record
 	err := s.read(ctx, func(tx *sql.Tx) error {
-		plans, err := scanPlans(tx.QueryContext(ctx, selectRecords, id))
+		plans, err := scanPlans(tx.QueryContext(ctx, plansSQL, id))
 		if err != nil {
 			return err
 		}
-		rows, err := tx.QueryContext(ctx, selectEntries, id)
+		rows, err := tx.QueryContext(ctx, journalsSQL, id)
 		entries, err := scanEntries(rows, err, 0)
 		if err != nil {
 			return err
@@ -139,25 +148,19 @@ func join(plans []plan.Plan, entries []entry) []plan.Record {
 	return records
 }
 
-const selectChange = `SELECT body FROM belay_change WHERE digest = ?`
+const changeSQL = `SELECT body FROM belay_change WHERE digest = ?`
 
 // Change reads a change by digest.
 func (s *Store) Change(ctx context.Context, digest plan.Digest) (*plan.Change, error) {
 	var change *plan.Change
 	err := s.read(ctx, func(tx *sql.Tx) error {
 		var body []byte
-		if err := tx.QueryRowContext(ctx, selectChange, digest).Scan(&body); err != nil {
+		if err := tx.QueryRowContext(ctx, changeSQL, digest).Scan(&body); err != nil {
 			return found(err, engine.ErrChangeUnknown)
 		}
-		c, err := plan.DecodeChange(body)
-		if err != nil {
-			return errDamaged(digest, err)
-		}
-		if c.Digest() != digest {
-			return errDamaged(digest, errors.New("its content has another digest"))
-		}
-		change = c
-		return nil
+		var err error
+		change, err = plan.DecodeStored(digest, body)
+		return err
 	})
 	if err == nil && change == nil {
 		err = engine.ErrChangeUnknown
@@ -170,14 +173,13 @@ func (s *Store) Change(ctx context.Context, digest plan.Digest) (*plan.Change, e
 
 // surveyed says which plans a survey reads: all, or those for one change, those that may be partial, and, for the lock,
 // those in flight.
-const surveyed = `(?2 = '' OR p.change_id = ?2 OR p.outcome IN ('interrupted', 'failed', 'quarantined')
-    OR p.status IN ('applying', 'rolling_back'))`
+const surveyed = `(?2 = '' OR p.change_id = ?2 OR ` + inFlight + ` OR ` + unsettled + `)`
 
-const surveyPlans = `
+const surveyPlansSQL = `
 SELECT ` + planColumns + ` FROM json_each(?1) AS ids CROSS JOIN belay_plan AS p ON p.tenant_id = ids.value
-WHERE ` + surveyed + ` ORDER BY p.tenant_id, p.seq NULLS LAST, p.created_at, p.plan_id`
+WHERE ` + surveyed + ` ORDER BY p.tenant_id, p.applied_seq NULLS LAST, p.created_at, p.plan_id`
 
-const surveyEntries = `
+const surveyJournalsSQL = `
 SELECT ` + journalColumns + ` FROM json_each(?1) AS ids CROSS JOIN belay_plan AS p ON p.tenant_id = ids.value
 CROSS JOIN belay_journal AS j ON j.tenant_id = p.tenant_id AND j.plan_id = p.plan_id
 WHERE ` + surveyed + ` ORDER BY j.tenant_id, j.plan_id, j.ordinal`
@@ -197,11 +199,11 @@ func (s *Store) Survey(ctx context.Context, ids []tenant.ID, change string) ([]e
 		if err != nil {
 			return err
 		}
-		plans, err := scanPlans(tx.QueryContext(ctx, surveyPlans, keys, change))
+		plans, err := scanPlans(tx.QueryContext(ctx, surveyPlansSQL, keys, change))
 		if err != nil {
 			return err
 		}
-		rows, err := tx.QueryContext(ctx, surveyEntries, keys, change)
+		rows, err := tx.QueryContext(ctx, surveyJournalsSQL, keys, change)
 		entries, err := scanEntries(rows, err, 0)
 		if err != nil {
 			return err
@@ -229,14 +231,14 @@ func (s *Store) Survey(ctx context.Context, ids []tenant.ID, change string) ([]e
 	return surveys, nil
 }
 
-const selectImage = `
+const imageSQL = `
 SELECT body, checksum FROM belay_before_image WHERE tenant_id = ? AND plan_id = ? AND ordinal = ? ORDER BY part`
 
 // Image reads the before-image of a step.
 func (s *Store) Image(ctx context.Context, id tenant.ID, p plan.ID, ordinal int) ([]byte, error) {
 	var image []byte
 	err := s.read(ctx, func(tx *sql.Tx) error {
-		rows, err := tx.QueryContext(ctx, selectImage, id, p, ordinal)
+		rows, err := tx.QueryContext(ctx, imageSQL, id, p, ordinal)
 		if err != nil {
 			return err
 		}
@@ -261,7 +263,7 @@ func (s *Store) Image(ctx context.Context, id tenant.ID, p plan.ID, ordinal int)
 	return image, nil
 }
 
-const selectEvents = `
+const eventsSQL = `
 SELECT seq, at, fence, COALESCE(plan_id, ''), change_id, kind, status_from, status_to, outcome, operation, COALESCE(holder, ''),
     host, pid, reason, failure
 FROM belay_event WHERE tenant_id = ? ORDER BY seq DESC LIMIT ?`
@@ -270,7 +272,7 @@ FROM belay_event WHERE tenant_id = ? ORDER BY seq DESC LIMIT ?`
 func (s *Store) Events(ctx context.Context, id tenant.ID, limit int) ([]engine.Event, error) {
 	var events []engine.Event
 	err := s.read(ctx, func(tx *sql.Tx) error {
-		rows, err := tx.QueryContext(ctx, selectEvents, id, max(0, limit))
+		rows, err := tx.QueryContext(ctx, eventsSQL, id, max(0, limit))
 		if err != nil {
 			return err
 		}

@@ -37,17 +37,20 @@ func scanTenant(scan func(...any) error) (tenant.Tenant, error) {
 	if err := json.Unmarshal([]byte(labels), &t.Labels); err != nil {
 		return t, fmt.Errorf("labels of tenant %s: %w", t.Name, err)
 	}
+	if len(t.Labels) == 0 {
+		t.Labels = nil
+	}
 	return t, nil
 }
 
-const insertTenant = `
+const putTenantSQL = `
 INSERT INTO belay_tenant (tenant_id, name, target, labels, disabled, created_at) VALUES (?, ?, ?, ?, ?, ` + now + `)
 ON CONFLICT (name) WHERE removed_at IS NULL DO UPDATE SET target = excluded.target, labels = excluded.labels, disabled = excluded.disabled
 RETURNING ` + tenantColumns
 
 // PutTenant adds a tenant, or updates the one of this name.
 func (s *Store) PutTenant(ctx context.Context, t tenant.Tenant) (tenant.Tenant, error) {
-	if err := s.ensure(ctx); err != nil {
+	if err := s.ensureTables(ctx); err != nil {
 		return tenant.Tenant{}, fmt.Errorf("put tenant %s: %w", t.Name, err)
 	}
 	labels := t.Labels
@@ -57,7 +60,7 @@ func (s *Store) PutTenant(ctx context.Context, t tenant.Tenant) (tenant.Tenant, 
 	var stored tenant.Tenant
 	err := s.write(ctx, func(ctx context.Context, tx *transaction) error {
 		var err error
-		stored, err = scanTenant(tx.row(ctx, insertTenant, t.ID, t.Name, encode(target(t.Target)), encode(labels), t.Disabled).Scan)
+		stored, err = scanTenant(tx.row(ctx, putTenantSQL, t.ID, t.Name, encode(target(t.Target)), encode(labels), t.Disabled).Scan)
 		if err = translate(err); duplicate(err) {
 			return storage.ErrTargetTaken
 		}
@@ -69,13 +72,13 @@ func (s *Store) PutTenant(ctx context.Context, t tenant.Tenant) (tenant.Tenant, 
 	return stored, nil
 }
 
-const selectTenant = `SELECT ` + tenantColumns + ` FROM belay_tenant WHERE name = ? AND removed_at IS NULL`
+const tenantSQL = `SELECT ` + tenantColumns + ` FROM belay_tenant WHERE name = ? AND removed_at IS NULL`
 
 // Tenant returns the tenant with this name.
 func (s *Store) Tenant(ctx context.Context, name string) (tenant.Tenant, error) {
 	var t tenant.Tenant
 	err := s.read(ctx, func(tx *sql.Tx) (err error) {
-		t, err = scanTenant(tx.QueryRowContext(ctx, selectTenant, name).Scan)
+		t, err = scanTenant(tx.QueryRowContext(ctx, tenantSQL, name).Scan)
 		return found(err, storage.ErrNoTenant)
 	})
 	if err == nil && t.ID == "" {
@@ -87,14 +90,14 @@ func (s *Store) Tenant(ctx context.Context, name string) (tenant.Tenant, error) 
 	return t, nil
 }
 
-const selectTenants = `
+const tenantsSQL = `
 SELECT ` + tenantColumns + ` FROM belay_tenant WHERE name > ? AND removed_at IS NULL ORDER BY name LIMIT ?`
 
 // Tenants lists tenants by name.
 func (s *Store) Tenants(ctx context.Context, after string, limit int) ([]tenant.Tenant, error) {
 	var tenants []tenant.Tenant
 	err := s.read(ctx, func(tx *sql.Tx) error {
-		rows, err := tx.QueryContext(ctx, selectTenants, after, max(0, limit))
+		rows, err := tx.QueryContext(ctx, tenantsSQL, after, max(0, limit))
 		if err != nil {
 			return err
 		}
@@ -114,15 +117,15 @@ func (s *Store) Tenants(ctx context.Context, after string, limit int) ([]tenant.
 	return tenants, nil
 }
 
-const removeTenant = `UPDATE belay_tenant SET removed_at = ` + now + ` WHERE tenant_id = ? AND removed_at IS NULL`
+const removeTenantSQL = `UPDATE belay_tenant SET removed_at = ` + now + ` WHERE tenant_id = ? AND removed_at IS NULL`
 
 // DropTenant marks a tenant removed and frees its name and target.
 func (s *Store) DropTenant(ctx context.Context, id tenant.ID) error {
-	if err := s.ensure(ctx); err != nil {
+	if err := s.ensureTables(ctx); err != nil {
 		return fmt.Errorf("drop tenant: %w", err)
 	}
 	err := s.write(ctx, func(ctx context.Context, t *transaction) error {
-		_, err := t.exec(ctx, removeTenant, id)
+		_, err := t.exec(ctx, removeTenantSQL, id)
 		return err
 	})
 	if err != nil {
@@ -131,17 +134,17 @@ func (s *Store) DropTenant(ctx context.Context, id tenant.ID) error {
 	return nil
 }
 
-const putChange = `
+const putChangeSQL = `
 INSERT INTO belay_change (digest, change_id, body, created_at) VALUES (?1, ?2, ?3, ` + nextChangeTime + `)
 ON CONFLICT (digest) DO UPDATE SET created_at = excluded.created_at`
 
 // PutChange stores a change, and makes it the last one stored under its id.
 func (s *Store) PutChange(ctx context.Context, c *plan.Change) error {
-	if err := s.ensure(ctx); err != nil {
+	if err := s.ensureTables(ctx); err != nil {
 		return fmt.Errorf("put change %s: %w", c.ID, err)
 	}
 	err := s.write(ctx, func(ctx context.Context, t *transaction) error {
-		_, err := t.exec(ctx, putChange, c.Digest(), c.ID, c.Encode())
+		_, err := t.exec(ctx, putChangeSQL, c.Digest(), c.ID, c.Encode())
 		return err
 	})
 	if err != nil {
@@ -150,13 +153,13 @@ func (s *Store) PutChange(ctx context.Context, c *plan.Change) error {
 	return nil
 }
 
-const selectLastChange = `SELECT digest FROM belay_change WHERE change_id = ? ORDER BY created_at DESC LIMIT 1`
+const changeByIDSQL = `SELECT digest FROM belay_change WHERE change_id = ? ORDER BY created_at DESC LIMIT 1`
 
 // ChangeByID returns the change last stored under this id.
 func (s *Store) ChangeByID(ctx context.Context, id string) (*plan.Change, error) {
 	var digest plan.Digest
 	err := s.read(ctx, func(tx *sql.Tx) error {
-		err := tx.QueryRowContext(ctx, selectLastChange, id).Scan(&digest)
+		err := tx.QueryRowContext(ctx, changeByIDSQL, id).Scan(&digest)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
 		}

@@ -178,7 +178,7 @@ func objects(rows *sql.Rows, err error) (map[string]string, error) {
 }
 
 // A table's references can be violated if it was written, or one that it refers to was.
-const findViolations = `
+const violationsSQL = `
 SELECT c."table", COALESCE(c.parent, ''), count(*)
 FROM (SELECT DISTINCT m.name FROM sqlite_schema AS m, pragma_foreign_key_list(m.name) AS f
       WHERE m.type = 'table' AND (?1 OR lower(m.name) IN (SELECT value FROM json_each(?2))
@@ -201,11 +201,11 @@ func (s *Store) checkReferences(ctx context.Context, t *transaction) error {
 		tables = append(tables, name)
 	}
 	slices.Sort(tables)
-	after, err := violations(t.query(ctx, findViolations, guard.schema, encode(tables)))
+	after, err := violations(t.query(ctx, violationsSQL, guard.schema, encode(tables)))
 	if err == nil && len(after) == 0 {
 		return nil
 	}
-	before, errBefore := violations(s.reader.QueryContext(ctx, findViolations, guard.schema, encode(tables)))
+	before, errBefore := violations(s.reader.QueryContext(ctx, violationsSQL, guard.schema, encode(tables)))
 	if err != nil {
 		if errBefore != nil && errBefore.Error() == err.Error() {
 			return nil // a reference that cannot be checked, and could not before

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestStore(t *testing.T) {
+func TestSQLiteKeepsTheContract(t *testing.T) {
 	storagetest.Run(t, func(t *testing.T) storagetest.Harness { return newDatabase(t).harness() })
 }
 
@@ -83,7 +83,7 @@ func (d *database) harness() storagetest.Harness {
 		Query:   func(t *testing.T, _, query string) string { return d.query(t, query) },
 		Table:   func(name string) string { return "belay_" + name },
 		SetVersion: func(t *testing.T, version int) {
-			d.exec(t, fmt.Sprintf("INSERT INTO belay_schema_version (version, applied_at) VALUES (%d, 0)", version))
+			d.exec(t, fmt.Sprintf("UPDATE belay_schema_version SET version = %d", version))
 		},
 	}
 }
@@ -144,7 +144,7 @@ func group(grant sitelock.Grant, steps ...engine.GroupStep) engine.Group {
 // finish is a group that ends the term.
 func finish(grant sitelock.Grant, steps ...engine.GroupStep) engine.Group {
 	g := group(grant, steps...)
-	g.Move = &engine.Move{Event: plan.Succeed, From: plan.Applying, To: plan.Applied, Outcome: plan.Done}
+	g.Move = &engine.Move{Event: plan.EventSucceed, From: plan.Applying, To: plan.Applied, Outcome: plan.OutcomeApplied}
 	g.Release = true
 	return g
 }

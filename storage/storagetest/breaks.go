@@ -22,10 +22,10 @@ var breaks = []test{
 		if len(recovered) != 1 || recovered[0].Plan != x.claimed.Plan.ID || recovered[0].Was != plan.Applying || recovered[0].Status != plan.Pending {
 			t.Errorf("recovered %+v", recovered)
 		}
-		if state := s.state(t); state.Kind() != sitelock.Idle || state.Fence != 2 || state.Holder != "" {
+		if state := s.state(t); state.Kind() != sitelock.StateIdle || state.Fence != 2 || state.Holder != "" {
 			t.Errorf("state %+v", state)
 		}
-		event := s.lastEvent(t, "break")
+		event := s.lastEvent(t, plan.EventBreak)
 		if event.Reason != "the node is gone" || event.Host != "laptop" || event.PID != 99 || event.Fence != 2 {
 			t.Errorf("event %+v", event)
 		}

@@ -25,7 +25,7 @@ var checkpoints = []test{
 		x.checkpoint(t, x.group(x.put(0)))
 		x.succeed(t, x.put(1), x.put(2))
 		record := s.plan(t, c)
-		if s.rows(t) != "3" || record.Plan.Status != plan.Applied || record.InPlace() != 3 || s.state(t).Kind() != sitelock.Idle {
+		if s.rows(t) != "3" || record.Plan.Status != plan.Applied || record.InPlace() != 3 || s.state(t).Kind() != sitelock.StateIdle {
 			t.Errorf("%s rows, record %+v, state %+v", s.rows(t), record, s.state(t))
 		}
 		for i, e := range record.Journal {
@@ -50,7 +50,7 @@ var checkpoints = []test{
 		c := change("0001-first", 2)
 		x := s.begin(t, apply(c))
 		group := x.group(x.put(0), x.step(1, plan.StepDone, "INSERT INTO "+s.table+" VALUES (0, 'again')"))
-		group.Move = &engine.Move{Event: plan.Succeed, From: plan.Applying, To: plan.Applied, Outcome: plan.Done}
+		group.Move = &engine.Move{Event: plan.EventSucceed, From: plan.Applying, To: plan.Applied, Outcome: plan.OutcomeApplied}
 		group.Release = true
 		x.failsIn(t, 1, group)
 		if state := s.state(t); state.Holder != x.held.Holder || !state.Live {
@@ -219,7 +219,7 @@ var checkpoints = []test{
 		x, victim := d.site(t).begin(t, apply(c)), d.site(t).begin(t, apply(c))
 		group := x.group(x.put(0))
 		group.Plan = victim.claimed.Plan.ID
-		group.Move = &engine.Move{Event: plan.Succeed, From: plan.Applying, To: plan.Applied, Outcome: plan.Done}
+		group.Move = &engine.Move{Event: plan.EventSucceed, From: plan.Applying, To: plan.Applied, Outcome: plan.OutcomeApplied}
 		x.fails(t, group)
 		group.Move = nil
 		x.fails(t, group)

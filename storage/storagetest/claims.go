@@ -20,7 +20,7 @@ var claims = []test{
 		p := grant.Claimed.Plan
 		want := plan.Plan{
 			ID: claim.NewPlan, Tenant: s.id, Change: c.ID, Digest: c.Digest(), Status: plan.Applying, ClaimedFrom: plan.Pending,
-			Fence: 1, Outcome: plan.NeverRun, Attempts: 1, Seq: 1, Cycle: 1, StepsTotal: 3, Format: plan.Format,
+			Fence: 1, Outcome: plan.OutcomeNeverRun, Attempts: 1, AppliedSeq: 1, Cycle: 1, StepsTotal: 3, Format: plan.Format,
 			CreatedAt: p.CreatedAt, UpdatedAt: p.UpdatedAt,
 		}
 		if p != want || p.CreatedAt.IsZero() || len(grant.Claimed.Journal) != 0 {
@@ -30,7 +30,7 @@ var claims = []test{
 		if err != nil || stored.Digest() != c.Digest() {
 			t.Errorf("stored change %+v, error %v", stored, err)
 		}
-		event := s.lastEvent(t, plan.ClaimApply)
+		event := s.lastEvent(t, plan.EventClaimApply)
 		if event.From != plan.Pending || event.To != plan.Applying || event.Fence != 1 || event.Plan != p.ID || event.Change != c.ID ||
 			event.Operation != sitelock.OpApply || event.Holder != grant.Held.Holder || event.Host != worker.Host || event.PID != worker.PID {
 			t.Errorf("event %+v", event)
@@ -43,7 +43,7 @@ var claims = []test{
 		if err != nil {
 			t.Fatal(err)
 		}
-		if x := s.begin(t, apply(c)); x.claimed.Plan.ID != p.ID || x.claimed.Plan.Cycle != 1 || x.claimed.Plan.Seq != 1 {
+		if x := s.begin(t, apply(c)); x.claimed.Plan.ID != p.ID || x.claimed.Plan.Cycle != 1 || x.claimed.Plan.AppliedSeq != 1 {
 			t.Errorf("claimed %+v", x.claimed.Plan)
 		}
 	}},
@@ -99,14 +99,14 @@ var claims = []test{
 		c := change("0001-first", 2)
 		s.applied(t, c)
 		x := s.begin(t, rollback(c))
-		if p := x.claimed.Plan; p.Status != plan.RollingBack || p.ClaimedFrom != plan.Applied || p.Fence != 2 || p.Seq != 1 || p.Cycle != 1 || len(x.claimed.Journal) != 2 {
+		if p := x.claimed.Plan; p.Status != plan.RollingBack || p.ClaimedFrom != plan.Applied || p.Fence != 2 || p.AppliedSeq != 1 || p.Cycle != 1 || len(x.claimed.Journal) != 2 {
 			t.Errorf("claimed %+v", x.claimed)
 		}
-		if event := s.lastEvent(t, plan.ClaimRollback); event.From != plan.Applied || event.To != plan.RollingBack {
+		if event := s.lastEvent(t, plan.EventClaimRollback); event.From != plan.Applied || event.To != plan.RollingBack {
 			t.Errorf("event %+v", event)
 		}
 		x.succeed(t, recorded(1, plan.StepUndone), recorded(0, plan.StepUndone))
-		if p := s.plan(t, c).Plan; p.Status != plan.Pending || p.Outcome != plan.RolledBack || p.Seq != 0 || p.Fence != 0 || p.ClaimedFrom != "" {
+		if p := s.plan(t, c).Plan; p.Status != plan.Pending || p.Outcome != plan.OutcomeRolledBack || p.AppliedSeq != 0 || p.Fence != 0 || p.ClaimedFrom != "" {
 			t.Errorf("plan %+v", p)
 		}
 	}},
@@ -221,14 +221,14 @@ var claims = []test{
 		first, second := change("0001-first", 1), change("0002-second", 1)
 		s.applied(t, first)
 		s.applied(t, second)
-		if a, b := s.plan(t, first).Plan.Seq, s.plan(t, second).Plan.Seq; a != 1 || b != 2 {
+		if a, b := s.plan(t, first).Plan.AppliedSeq, s.plan(t, second).Plan.AppliedSeq; a != 1 || b != 2 {
 			t.Errorf("numbered %d and %d", a, b)
 		}
 		s.begin(t, rollback(second)).succeed(t, recorded(0, plan.StepUndone))
 		s.begin(t, rollback(first)).succeed(t, recorded(0, plan.StepUndone))
 		s.applied(t, second)
 		s.applied(t, first)
-		if a, b := s.plan(t, first).Plan, s.plan(t, second).Plan; a.Seq <= b.Seq || a.Cycle != 2 || b.Cycle != 2 {
+		if a, b := s.plan(t, first).Plan, s.plan(t, second).Plan; a.AppliedSeq <= b.AppliedSeq || a.Cycle != 2 || b.Cycle != 2 {
 			t.Errorf("numbered %+v and %+v", a, b)
 		}
 	}},
@@ -236,7 +236,7 @@ var claims = []test{
 		s := d.site(t)
 		c := change("0001-first", 2)
 		s.partial(t, c)
-		if p := s.begin(t, apply(c)).claimed.Plan; p.Seq != 1 || p.Cycle != 1 || p.Outcome != plan.Failed {
+		if p := s.begin(t, apply(c)).claimed.Plan; p.AppliedSeq != 1 || p.Cycle != 1 || p.Outcome != plan.OutcomeFailed {
 			t.Errorf("claimed %+v", p)
 		}
 	}},
@@ -244,10 +244,10 @@ var claims = []test{
 		s := d.site(t)
 		c := change("0001-first", 2)
 		s.begin(t, apply(c)).fail(t)
-		if p := s.plan(t, c).Plan; p.Seq != 0 || p.Status != plan.Pending {
+		if p := s.plan(t, c).Plan; p.AppliedSeq != 0 || p.Status != plan.Pending {
 			t.Errorf("plan %+v", p)
 		}
-		if p := s.begin(t, apply(c)).claimed.Plan; p.Seq != 1 || p.Cycle != 2 {
+		if p := s.begin(t, apply(c)).claimed.Plan; p.AppliedSeq != 1 || p.Cycle != 2 {
 			t.Errorf("claimed %+v", p)
 		}
 	}},

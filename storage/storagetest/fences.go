@@ -1,6 +1,7 @@
 package storagetest
 
 import (
+	"errors"
 	"reflect"
 	"slices"
 	"testing"
@@ -51,12 +52,12 @@ var writes = []write{
 	}},
 	{"Checkpoint", "of a move", false, func(t *testing.T, x term, held sitelock.Held) error {
 		group := x.group()
-		group.Move = &engine.Move{Event: plan.Fail, From: plan.Applying, To: plan.Pending, Outcome: plan.Failed}
+		group.Move = &engine.Move{Event: plan.EventFail, From: plan.Applying, To: plan.Pending, Outcome: plan.OutcomeFailed}
 		return x.db.Checkpoint(t.Context(), held, group)
 	}},
 	{"Checkpoint", "of steps, a move and a release", false, func(t *testing.T, x term, held sitelock.Held) error {
 		group := x.group(x.put(1), x.put(2))
-		group.Move, group.Release = &engine.Move{Event: plan.Succeed, From: plan.Applying, To: plan.Applied, Outcome: plan.Done}, true
+		group.Move, group.Release = &engine.Move{Event: plan.EventSucceed, From: plan.Applying, To: plan.Applied, Outcome: plan.OutcomeApplied}, true
 		return x.db.Checkpoint(t.Context(), held, group)
 	}},
 	{"Checkpoint", "of a release", false, func(t *testing.T, x term, held sitelock.Held) error {
@@ -72,7 +73,7 @@ var writes = []write{
 	{"Checkpoint", "of what a person says", true, func(t *testing.T, x term, held sitelock.Held) error {
 		group := x.group(recorded(0, plan.StepUndone))
 		group.Plan, group.Direction = x.plan(t, change("0000-older", 1)).Plan.ID, plan.Down
-		group.Move = &engine.Move{Event: plan.ResolveRolledBack, From: plan.Applied, To: plan.Pending, Outcome: plan.ResolvedByOne, Reason: "so it is"}
+		group.Move = &engine.Move{Event: plan.EventResolveRolledBack, From: plan.Applied, To: plan.Pending, Outcome: plan.OutcomeResolved, Reason: "so it is"}
 		return x.db.Checkpoint(t.Context(), held, group)
 	}},
 	{"Renew", "", false, func(t *testing.T, x term, held sitelock.Held) error {
@@ -169,26 +170,33 @@ var thieves = []thief{
 }
 
 // fences is the heart of the suite.
-var fences = append(fencesOf(writes), test{"every method that writes for a holder is in the table of writes", func(t *testing.T, _ *database) {
-	var missing []string
-	database := reflect.TypeFor[storage.Database]()
-	held, many := reflect.TypeFor[sitelock.Held](), reflect.TypeFor[[]sitelock.Held]()
-	writing := 0
-	for method := range database.Methods() {
-		for in := range method.Type.Ins() {
-			if in != held && in != many {
-				continue
-			}
-			writing++
-			if !slices.ContainsFunc(writes, func(w write) bool { return w.method == method.Name }) {
-				missing = append(missing, method.Name)
+var fences = slices.Concat(fencesOf(writes), fencesOfLeases(leaseWrites), []test{
+	{"every method that writes for a holder is in a table of writes", func(t *testing.T, _ *database) {
+		held, many, lease := reflect.TypeFor[sitelock.Held](), reflect.TypeFor[[]sitelock.Held](), reflect.TypeFor[sitelock.HeldLease]()
+		var listed, missing []string
+		for _, w := range writes {
+			listed = append(listed, w.method)
+		}
+		for _, w := range leaseWrites {
+			listed = append(listed, w.method)
+		}
+		writing := 0
+		for method := range reflect.TypeFor[storage.Database]().Methods() {
+			for in := range method.Type.Ins() {
+				if in != held && in != many && in != lease {
+					continue
+				}
+				writing++
+				if !slices.Contains(listed, method.Name) {
+					missing = append(missing, method.Name)
+				}
 			}
 		}
-	}
-	if len(missing) > 0 || writing < 5 {
-		t.Errorf("not in the table: %v of %d writing methods", missing, writing)
-	}
-}})
+		if len(missing) > 0 || writing < 7 {
+			t.Errorf("not in a table: %v of %d writing methods", missing, writing)
+		}
+	}},
+})
 
 // fencesOf checks each write with a live fence and with each thief's.
 func fencesOf(all []write) []test {
@@ -223,6 +231,91 @@ func fencesOf(all []write) []test {
 					d.unchanged(t, func() {
 						if err := w.do(t, x, held); !lost(err) {
 							t.Errorf("got %v, want a lost lock", err)
+						}
+					})
+				})
+			}
+		}})
+	}
+	return tests
+}
+
+// leaseWrite is one way to write under a named lease.
+type leaseWrite struct {
+	method string
+	do     func(t *testing.T, d *database, held sitelock.HeldLease) error
+}
+
+var leaseWrites = []leaseWrite{
+	{"RenewLease", func(t *testing.T, d *database, held sitelock.HeldLease) error {
+		return d.db.RenewLease(t.Context(), held, 10*time.Minute)
+	}},
+	{"ReleaseLease", func(t *testing.T, d *database, held sitelock.HeldLease) error {
+		return d.db.ReleaseLease(t.Context(), held)
+	}},
+}
+
+// leaseThieves are the thieves of named leases.
+var leaseThieves = []struct {
+	name  string
+	steal func(t *testing.T, d *database, held sitelock.HeldLease) sitelock.HeldLease
+}{
+	{"the lease was taken over", func(t *testing.T, d *database, held sitelock.HeldLease) sitelock.HeldLease {
+		d.lapse(t, held.Name)
+		d.lead(t, held.Name, sitelock.NewHolderID())
+		return held
+	}},
+	{"the holder acquired the lease again", func(t *testing.T, d *database, held sitelock.HeldLease) sitelock.HeldLease {
+		d.lead(t, held.Name, held.Holder)
+		return held
+	}},
+	{"the lease was released", func(t *testing.T, d *database, held sitelock.HeldLease) sitelock.HeldLease {
+		if err := d.db.ReleaseLease(t.Context(), held); err != nil {
+			t.Fatal(err)
+		}
+		return held
+	}},
+	{"the fence number is guessed right after a take-over", func(t *testing.T, d *database, held sitelock.HeldLease) sitelock.HeldLease {
+		d.lapse(t, held.Name)
+		held.Fence = d.lead(t, held.Name, sitelock.NewHolderID()).Fence
+		return held
+	}},
+	{"the holder is someone else", func(_ *testing.T, _ *database, held sitelock.HeldLease) sitelock.HeldLease {
+		held.Holder = sitelock.NewHolderID()
+		return held
+	}},
+	{"the custody is that of another lease, with the same fence", func(t *testing.T, d *database, held sitelock.HeldLease) sitelock.HeldLease {
+		other := d.lead(t, "other "+held.Name, sitelock.NewHolderID()).Held()
+		other.Name = held.Name
+		return other
+	}},
+	{"the lease is one that was never taken", func(_ *testing.T, _ *database, held sitelock.HeldLease) sitelock.HeldLease {
+		held.Name = "untaken"
+		return held
+	}},
+}
+
+// fencesOfLeases checks each write with a live fence and with each thief's.
+func fencesOfLeases(all []leaseWrite) []test {
+	var tests []test
+	for _, w := range all {
+		tests = append(tests, test{w.method, func(t *testing.T, d *database) {
+			t.Run("works under a live fence", func(t *testing.T) {
+				held := d.lead(t, "live", sitelock.NewHolderID()).Held()
+				before := d.dump(t)
+				if err := w.do(t, d, held); err != nil {
+					t.Fatal(err)
+				}
+				if d.dump(t) == before {
+					t.Error("nothing was written")
+				}
+			})
+			for _, thief := range leaseThieves {
+				t.Run("writes nothing if "+thief.name, func(t *testing.T) {
+					held := thief.steal(t, d, d.lead(t, thief.name, sitelock.NewHolderID()).Held())
+					d.unchanged(t, func() {
+						if err := w.do(t, d, held); !errors.Is(err, sitelock.ErrNotHeld) {
+							t.Errorf("got %v, want ErrNotHeld", err)
 						}
 					})
 				})

@@ -43,10 +43,27 @@ var leases = []test{
 		d.lead(t, "sweeper", holder)
 		d.unchanged(t, func() {
 			l, ok, err := d.db.AcquireLease(t.Context(), "sweeper", sitelock.NewHolderID(), worker, lease)
-			if err != nil || ok {
-				t.Errorf("lease %+v, %v, %v", l, ok, err)
+			if err != nil || ok || l.Holder != holder || l.Fence != 1 || !l.Live {
+				t.Errorf("lease %+v, %v, %v, want the one there is", l, ok, err)
 			}
 		})
+	}},
+	{"a lease of no length, or longer than the database allows, is refused", func(t *testing.T, d *database) {
+		holder := sitelock.NewHolderID()
+		held := d.lead(t, "sweeper", holder).Held()
+		d.unchanged(t, func() {
+			for _, ttl := range []time.Duration{0, time.Millisecond - 1, d.maxLease(t) + time.Millisecond} {
+				if l, ok, err := d.db.AcquireLease(t.Context(), "sweeper", holder, worker, ttl); err == nil {
+					t.Errorf("acquire for %s: %+v, %v", ttl, l, ok)
+				}
+				if err := d.db.RenewLease(t.Context(), held, ttl); err == nil || errors.Is(err, sitelock.ErrNotHeld) {
+					t.Errorf("renew for %s: %v", ttl, err)
+				}
+			}
+		})
+		if err := d.db.RenewLease(t.Context(), held, d.maxLease(t)); err != nil {
+			t.Errorf("renew for the longest: %v", err)
+		}
 	}},
 	{"a holder that acquires again succeeds with a higher fence", func(t *testing.T, d *database) {
 		holder := sitelock.NewHolderID()
@@ -54,7 +71,7 @@ var leases = []test{
 		if l := d.lead(t, "sweeper", holder); l.Fence != 2 {
 			t.Errorf("fence %d, want 2", l.Fence)
 		}
-		if err := d.db.RenewLease(t.Context(), "sweeper", holder, 1, lease); !errors.Is(err, sitelock.ErrNotHeld) {
+		if err := d.db.RenewLease(t.Context(), sitelock.HeldLease{Name: "sweeper", Holder: holder, Fence: 1}, lease); !errors.Is(err, sitelock.ErrNotHeld) {
 			t.Errorf("its former fence: got %v, want ErrNotHeld", err)
 		}
 	}},
@@ -68,13 +85,13 @@ var leases = []test{
 			t.Errorf("fence %d, want 2", l.Fence)
 		}
 		d.unchanged(t, func() {
-			if err := d.db.RenewLease(t.Context(), "sweeper", former.Holder, former.Fence, lease); !errors.Is(err, sitelock.ErrNotHeld) {
+			if err := d.db.RenewLease(t.Context(), former.Held(), lease); !errors.Is(err, sitelock.ErrNotHeld) {
 				t.Errorf("renew: got %v, want ErrNotHeld", err)
 			}
-			if err := d.db.ReleaseLease(t.Context(), "sweeper", former.Holder, former.Fence); !errors.Is(err, sitelock.ErrNotHeld) {
+			if err := d.db.ReleaseLease(t.Context(), former.Held()); !errors.Is(err, sitelock.ErrNotHeld) {
 				t.Errorf("release: got %v, want ErrNotHeld", err)
 			}
-			if err := d.db.RenewLease(t.Context(), "sweeper", former.Holder, 2, lease); !errors.Is(err, sitelock.ErrNotHeld) {
+			if err := d.db.RenewLease(t.Context(), sitelock.HeldLease{Name: "sweeper", Holder: former.Holder, Fence: 2}, lease); !errors.Is(err, sitelock.ErrNotHeld) {
 				t.Errorf("renew with the fence guessed: got %v, want ErrNotHeld", err)
 			}
 		})
@@ -82,7 +99,7 @@ var leases = []test{
 	{"a renewal extends a lease, also one that lapsed and was not taken", func(t *testing.T, d *database) {
 		l := d.lead(t, "sweeper", sitelock.NewHolderID())
 		d.lapse(t, "sweeper")
-		if err := d.db.RenewLease(t.Context(), "sweeper", l.Holder, l.Fence, time.Hour); err != nil {
+		if err := d.db.RenewLease(t.Context(), l.Held(), time.Hour); err != nil {
 			t.Fatal(err)
 		}
 		read, _, err := d.db.Lease(t.Context(), "sweeper")
@@ -92,14 +109,14 @@ var leases = []test{
 	}},
 	{"a release frees a lease and keeps its fence", func(t *testing.T, d *database) {
 		l := d.lead(t, "sweeper", sitelock.NewHolderID())
-		if err := d.db.ReleaseLease(t.Context(), "sweeper", l.Holder, l.Fence); err != nil {
+		if err := d.db.ReleaseLease(t.Context(), l.Held()); err != nil {
 			t.Fatal(err)
 		}
 		read, ok, err := d.db.Lease(t.Context(), "sweeper")
 		if err != nil || !ok || read.Live || read.Holder != "" || read.Fence != 1 {
 			t.Errorf("lease %+v, %v, %v", read, ok, err)
 		}
-		if err := d.db.ReleaseLease(t.Context(), "sweeper", l.Holder, l.Fence); !errors.Is(err, sitelock.ErrNotHeld) {
+		if err := d.db.ReleaseLease(t.Context(), l.Held()); !errors.Is(err, sitelock.ErrNotHeld) {
 			t.Errorf("release again: got %v, want ErrNotHeld", err)
 		}
 		if l := d.lead(t, "sweeper", sitelock.NewHolderID()); l.Fence != 2 {
@@ -111,10 +128,10 @@ var leases = []test{
 		if l, ok, err := d.db.Lease(t.Context(), "sweeper"); ok || err != nil {
 			t.Errorf("lease %+v, %v, %v", l, ok, err)
 		}
-		if err := d.db.RenewLease(t.Context(), "sweeper", sitelock.NewHolderID(), 1, lease); !errors.Is(err, sitelock.ErrNotHeld) {
+		if err := d.db.RenewLease(t.Context(), sitelock.HeldLease{Name: "sweeper", Holder: sitelock.NewHolderID(), Fence: 1}, lease); !errors.Is(err, sitelock.ErrNotHeld) {
 			t.Errorf("renew: got %v, want ErrNotHeld", err)
 		}
-		if err := d.db.ReleaseLease(t.Context(), "sweeper", sitelock.NewHolderID(), 1); !errors.Is(err, sitelock.ErrNotHeld) {
+		if err := d.db.ReleaseLease(t.Context(), sitelock.HeldLease{Name: "sweeper", Holder: sitelock.NewHolderID(), Fence: 1}); !errors.Is(err, sitelock.ErrNotHeld) {
 			t.Errorf("release: got %v, want ErrNotHeld", err)
 		}
 	}},
@@ -126,7 +143,7 @@ var leases = []test{
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := d.db.ReleaseLease(t.Context(), l.Name, l.Holder, l.Fence); err != nil {
+		if err := d.db.ReleaseLease(t.Context(), l.Held()); err != nil {
 			t.Fatal(err)
 		}
 		all, err := d.db.Leases(t.Context())

@@ -26,7 +26,7 @@ var locks = []test{
 			t.Errorf("held %+v, want %+v", grant.Held, want)
 		}
 		state := s.state(t)
-		if state.Kind() != sitelock.Running || !state.Live || state.Holder != req.Holder || state.Fence != 1 || state.Operation != sitelock.OpApply {
+		if state.Kind() != sitelock.StateRunning || !state.Live || state.Holder != req.Holder || state.Fence != 1 || state.Operation != sitelock.OpApply {
 			t.Errorf("state %+v", state)
 		}
 		if state.Host != worker.Host || state.PID != worker.PID || !state.StartedAt.Equal(worker.StartedAt) {
@@ -41,7 +41,7 @@ var locks = []test{
 	}},
 	{"a tenant that was never locked is idle", func(t *testing.T, d *database) {
 		s := d.site(t)
-		if state := s.state(t); state.Kind() != sitelock.Idle || state.Fence != 0 || state.Live {
+		if state := s.state(t); state.Kind() != sitelock.StateIdle || state.Fence != 0 || state.Live {
 			t.Errorf("state %+v", state)
 		}
 	}},
@@ -108,10 +108,11 @@ var locks = []test{
 		if _, err := s.db.Acquire(t.Context(), req); err != nil {
 			t.Fatal(err)
 		}
+		s.setLock(t, "acquired_at = 1000")
 		s.expire(t)
 		grant, err := s.db.Acquire(t.Context(), req)
-		if err != nil || grant.Held.Fence != 1 || !s.state(t).Live {
-			t.Errorf("grant %+v, error %v, state %+v", grant, err, s.state(t))
+		if state := s.state(t); err != nil || grant.Held.Fence != 1 || !state.Live || state.Since.UnixMilli() != 1000 {
+			t.Errorf("grant %+v, error %v, state %+v", grant, err, state)
 		}
 	}},
 	{"an acquire takes over from the acquisition that it replaces", func(t *testing.T, d *database) {
@@ -280,7 +281,7 @@ var locks = []test{
 		if err := d.db.Register(t.Context(), s.id, s.scope); err != nil {
 			t.Fatal(err)
 		}
-		if state := s.state(t); state.Kind() != sitelock.Idle || state.Fence != 0 {
+		if state := s.state(t); state.Kind() != sitelock.StateIdle || state.Fence != 0 {
 			t.Errorf("state %+v", state)
 		}
 		if held := s.acquire(t, nil).Held; held.Fence != 1 {
@@ -298,7 +299,7 @@ var locks = []test{
 				t.Errorf("got %v, want ErrRemoved", err)
 			}
 		})
-		if state := s.state(t); state.Fence != 2 || state.Kind() != sitelock.Idle {
+		if state := s.state(t); state.Fence != 2 || state.Kind() != sitelock.StateIdle {
 			t.Errorf("state %+v", state)
 		}
 		heir := &site{database: d, id: d.site(t).id, scope: s.scope}
@@ -319,6 +320,19 @@ var locks = []test{
 			}
 		})
 	}},
+	{"a lease of no length is refused", func(t *testing.T, d *database) {
+		s := d.site(t)
+		s.maxLease(t)
+		s.unchanged(t, func() {
+			for _, operation := range []sitelock.Operation{sitelock.OpApply, sitelock.OpHold} {
+				req := s.request(nil)
+				req.Operation, req.Lease = operation, time.Millisecond-1
+				if _, err := d.db.Acquire(t.Context(), req); err == nil || errors.Is(err, sitelock.ErrRefused) {
+					t.Errorf("%s: got %v, want an error of its own", operation, err)
+				}
+			}
+		})
+	}},
 	{"a hold has a reason and may last longer than any lease", func(t *testing.T, d *database) {
 		s := d.site(t)
 		req := s.request(nil)
@@ -327,7 +341,7 @@ var locks = []test{
 			t.Fatal(err)
 		}
 		state := s.state(t)
-		if state.Kind() != sitelock.HeldState || state.Reason != req.Reason || state.Expires.Sub(state.Since) != req.Lease {
+		if state.Kind() != sitelock.StateHeld || state.Reason != req.Reason || state.Expires.Sub(state.Since) != req.Lease {
 			t.Errorf("state %+v", state)
 		}
 		if _, err := d.db.Acquire(t.Context(), s.request(nil)); !errors.Is(err, sitelock.ErrRefused) {
@@ -372,7 +386,7 @@ var locks = []test{
 		x := s.begin(t, apply(change("0001-first", 1)))
 		s.expire(t)
 		state := s.state(t)
-		if state.Kind() != sitelock.InterruptedState || len(state.InFlight) != 1 || state.InFlight[0].ID != x.claimed.Plan.ID || state.Live {
+		if state.Kind() != sitelock.StateInterrupted || len(state.InFlight) != 1 || state.InFlight[0].ID != x.claimed.Plan.ID || state.Live {
 			t.Errorf("state %+v", state)
 		}
 		if state.Holder != x.held.Holder || state.Host != worker.Host {

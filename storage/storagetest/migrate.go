@@ -95,6 +95,9 @@ var migrating = []test{
 		latest := len(migrations.For(d.Dialect))
 		d.SetVersion(t, 4711)
 		h := d.Open(t)
+		if from, to, err := h.Migrate(t.Context()); err == nil || from != 4711 || to != 4711 {
+			t.Errorf("migrated from %d to %d, %v", from, to, err)
+		}
 		d.unchanged(t, func() {
 			for name, call := range newerCalls(t, h, s) {
 				err := call()
@@ -119,11 +122,11 @@ var migrating = []test{
 		if image, err := d.db.Image(t.Context(), id, plan.NewID(), 0); err != nil || image != nil {
 			t.Errorf("image %v, %v", image, err)
 		}
-		if state, err := d.db.State(t.Context(), id); err != nil || state.Kind() != sitelock.Idle || state.Fence != 0 {
+		if state, err := d.db.State(t.Context(), id); err != nil || state.Kind() != sitelock.StateIdle || state.Fence != 0 {
 			t.Errorf("state %+v, %v", state, err)
 		}
 		survey, err := d.db.Survey(t.Context(), []tenant.ID{id}, "")
-		if err != nil || len(survey) != 1 || survey[0].Tenant != id || survey[0].Lock.Kind() != sitelock.Idle || len(survey[0].Records) != 0 {
+		if err != nil || len(survey) != 1 || survey[0].Tenant != id || survey[0].Lock.Kind() != sitelock.StateIdle || len(survey[0].Records) != 0 {
 			t.Errorf("survey %+v, %v", survey, err)
 		}
 		if _, err := d.db.Change(t.Context(), change("0001-first", 1).Digest()); !errors.Is(err, engine.ErrChangeUnknown) {
@@ -154,7 +157,7 @@ var migrating = []test{
 		at := *s
 		at.database = d.again(t)
 		at.begin(t, apply(change("0001-first", 1)))
-		if state := s.state(t); state.Kind() != sitelock.Running || len(state.InFlight) != 1 {
+		if state := s.state(t); state.Kind() != sitelock.StateRunning || len(state.InFlight) != 1 {
 			t.Errorf("state %+v", state)
 		}
 	}},
@@ -188,7 +191,7 @@ var migrating = []test{
 			return // the file is the scope, and it is open
 		}
 		err := d.db.Register(t.Context(), tenant.NewID(), "no_such_scope")
-		if !errors.Is(err, storage.ErrNoScope) {
+		if !errors.Is(err, engine.ErrNoScope) {
 			t.Errorf("got %v, want ErrNoScope", err)
 		}
 	}},

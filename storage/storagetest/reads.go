@@ -161,7 +161,7 @@ var reads = []test{
 				t.Errorf("event %d is newer than the one before", i)
 			}
 		}
-		if want := []plan.Event{plan.Succeed, plan.ClaimRollback, plan.Succeed, plan.ClaimApply}; !slices.Equal(kinds, want) {
+		if want := []plan.Event{plan.EventSucceed, plan.EventClaimRollback, plan.EventSucceed, plan.EventClaimApply}; !slices.Equal(kinds, want) {
 			t.Errorf("events %v, want %v", kinds, want)
 		}
 		newest, err := d.db.Events(t.Context(), s.id, 2)
@@ -188,7 +188,7 @@ var reads = []test{
 		}
 		r := s.plan(t, c)
 		want := plan.Plan{
-			ID: id, Tenant: s.id, Change: c.ID, Digest: c.Digest(), Status: plan.Pending, Outcome: plan.NeverRun, StepsTotal: 3, Format: plan.Format,
+			ID: id, Tenant: s.id, Change: c.ID, Digest: c.Digest(), Status: plan.Pending, Outcome: plan.OutcomeNeverRun, StepsTotal: 3, Format: plan.Format,
 			CreatedAt: r.Plan.CreatedAt, UpdatedAt: r.Plan.UpdatedAt,
 		}
 		if r.Plan != want || len(r.Journal) != 0 {
@@ -197,7 +197,7 @@ var reads = []test{
 		if _, err := d.db.Change(t.Context(), c.Digest()); err != nil {
 			t.Error(err)
 		}
-		if state := s.state(t); state.Kind() != sitelock.Idle {
+		if state := s.state(t); state.Kind() != sitelock.StateIdle {
 			t.Errorf("state %+v", state)
 		}
 	}},
@@ -226,7 +226,7 @@ var reads = []test{
 		if p := s.submit(t, longer); p.ID != first.ID || p.Digest != longer.Digest() || p.StepsTotal != 3 {
 			t.Errorf("submitted %+v, then %+v", first, p)
 		}
-		if p := s.plan(t, c).Plan; p.Digest != longer.Digest() || p.Status != plan.Pending || p.Cycle != 0 || p.Seq != 0 {
+		if p := s.plan(t, c).Plan; p.Digest != longer.Digest() || p.Status != plan.Pending || p.Cycle != 0 || p.AppliedSeq != 0 {
 			t.Errorf("plan %+v", p)
 		}
 		if _, err := d.db.Change(t.Context(), longer.Digest()); err != nil {

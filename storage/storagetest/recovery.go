@@ -21,17 +21,17 @@ type abandonment struct {
 
 // abandonments cover both directions × none, some and all steps of a change of two.
 var abandonments = []abandonment{
-	{"an apply before its first step", applying(0), plan.Applying, plan.Pending, plan.NeverRun, false, 0},
-	{"an apply after one step", applying(1), plan.Applying, plan.Pending, plan.Interrupted, true, 1},
-	{"an apply after its last step", applying(2), plan.Applying, plan.Pending, plan.Interrupted, true, 1},
-	{"a rollback before its first step", rollingBack(0), plan.RollingBack, plan.Applied, plan.Interrupted, false, 1},
-	{"a rollback after one step", rollingBack(1), plan.RollingBack, plan.Applied, plan.Interrupted, true, 1},
-	{"a rollback after its last step", rollingBack(2), plan.RollingBack, plan.Applied, plan.Interrupted, true, 1},
-	{"a rollback of a partial plan before its first step", undoing(0), plan.RollingBack, plan.Pending, plan.Interrupted, true, 1},
-	{"a rollback of a partial plan after its last step", undoing(1), plan.RollingBack, plan.Pending, plan.Failed, false, 0},
-	{"an apply that has turned back", turnedBack(plan.Pending), plan.RollingBack, plan.Pending, plan.Interrupted, true, 1},
-	{"an apply that does not say where it came from", forgotten(applying(1)), plan.Applying, plan.Pending, plan.Interrupted, true, 1},
-	{"a rollback that does not say where it came from", forgotten(undoing(0)), plan.RollingBack, plan.Applied, plan.Interrupted, true, 1},
+	{"an apply before its first step", applying(0), plan.Applying, plan.Pending, plan.OutcomeNeverRun, false, 0},
+	{"an apply after one step", applying(1), plan.Applying, plan.Pending, plan.OutcomeInterrupted, true, 1},
+	{"an apply after its last step", applying(2), plan.Applying, plan.Pending, plan.OutcomeInterrupted, true, 1},
+	{"a rollback before its first step", rollingBack(0), plan.RollingBack, plan.Applied, plan.OutcomeInterrupted, false, 1},
+	{"a rollback after one step", rollingBack(1), plan.RollingBack, plan.Applied, plan.OutcomeInterrupted, true, 1},
+	{"a rollback after its last step", rollingBack(2), plan.RollingBack, plan.Applied, plan.OutcomeInterrupted, true, 1},
+	{"a rollback of a partial plan before its first step", undoing(0), plan.RollingBack, plan.Pending, plan.OutcomeInterrupted, true, 1},
+	{"a rollback of a partial plan after its last step", undoing(1), plan.RollingBack, plan.Pending, plan.OutcomeFailed, false, 0},
+	{"an apply that has turned back", turnedBack(plan.Pending), plan.RollingBack, plan.Pending, plan.OutcomeInterrupted, true, 1},
+	{"an apply that does not say where it came from", forgotten(applying(1)), plan.Applying, plan.Pending, plan.OutcomeInterrupted, true, 1},
+	{"a rollback that does not say where it came from", forgotten(undoing(0)), plan.RollingBack, plan.Applied, plan.OutcomeInterrupted, true, 1},
 }
 
 func applying(steps int) func(t *testing.T, s *site, c *plan.Change) term {
@@ -70,7 +70,7 @@ func turnedBack(from plan.Status) func(t *testing.T, s *site, c *plan.Change) te
 	return func(t *testing.T, s *site, c *plan.Change) term {
 		x := applying(1)(t, s, c)
 		group := x.group()
-		group.Move = &engine.Move{Event: plan.Undo, From: plan.Applying, To: plan.RollingBack}
+		group.Move = &engine.Move{Event: plan.EventUndo, From: plan.Applying, To: plan.RollingBack}
 		x.checkpoint(t, group)
 		if p := s.plan(t, c).Plan; p.ClaimedFrom != from {
 			t.Errorf("claimed from %q, want %q", p.ClaimedFrom, from)
@@ -107,10 +107,10 @@ func (a abandonment) check(t *testing.T, d *database) {
 	}
 	record := s.plan(t, c)
 	p := record.Plan
-	if p.Status != a.is || p.Outcome != a.outcome || p.Seq != a.seq || p.Fence != 0 || p.ClaimedFrom != "" || record.Partial() != a.partial {
+	if p.Status != a.is || p.Outcome != a.outcome || p.AppliedSeq != a.seq || p.Fence != 0 || p.ClaimedFrom != "" || record.Partial() != a.partial {
 		t.Errorf("plan %+v (partial %v), want %+v", p, record.Partial(), a)
 	}
-	event := s.lastEvent(t, plan.Recover)
+	event := s.lastEvent(t, plan.EventRecover)
 	if event.From != a.was || event.To != a.is || event.Outcome != a.outcome || event.Plan != p.ID || event.Change != c.ID ||
 		event.Host != dead.Host || event.PID != dead.PID {
 		t.Errorf("event %+v", event)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/belayhq/belay/engine"
@@ -17,7 +18,7 @@ import (
 // named is a tenant with a target of its own.
 func named(name string) tenant.Tenant {
 	return tenant.Tenant{
-		ID: tenant.NewID(), Name: name, Labels: map[string]string{},
+		ID: tenant.NewID(), Name: name,
 		Target: tenant.Target{Dialect: tenant.Postgres, Database: "postgres://db.example/fleet", Scope: fmt.Sprintf("t_%x", name), PasswordEnv: "FLEET_PASSWORD"},
 	}
 }
@@ -32,8 +33,10 @@ func (d *database) register(t *testing.T, x tenant.Tenant) tenant.Tenant {
 	return stored
 }
 
+// sameTenant compares tenants; no labels are nil.
 func sameTenant(a, b tenant.Tenant) bool {
-	return a.ID == b.ID && a.Name == b.Name && a.Target == b.Target && a.Disabled == b.Disabled && maps.Equal(a.Labels, b.Labels)
+	return a.ID == b.ID && a.Name == b.Name && a.Target == b.Target && a.Disabled == b.Disabled && maps.Equal(a.Labels, b.Labels) &&
+		(len(a.Labels) > 0 || a.Labels == nil)
 }
 
 // names pages through all tenants.
@@ -210,6 +213,48 @@ var registry = []test{
 		}
 		if got, err := d.db.ChangeByID(t.Context(), "0001-first"); err != nil || got.Digest() != first.Digest() {
 			t.Errorf("by id: got %+v, %v, want the one put again", got, err)
+		}
+	}},
+	{"of changes put at once under one id the last one counts", func(t *testing.T, d *database) {
+		first := change("0001-first", 1)
+		second, third := edited(first), edited(edited(first))
+		for i, c := range []*plan.Change{first, second, third, first, third, second, first, second} {
+			if err := d.db.PutChange(t.Context(), c); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := d.db.ChangeByID(t.Context(), c.ID); err != nil || got.Digest() != c.Digest() {
+				t.Errorf("after put %d: got %+v, %v", i, got, err)
+			}
+			// The clock stands still, or goes back.
+			d.Exec(t, "", "UPDATE "+d.Table("change")+" SET created_at = created_at + 60000")
+		}
+	}},
+	{"a stored change that is not what its digest names is damaged", func(t *testing.T, d *database) {
+		c, other := change("0001-first", 1), edited(change("0001-first", 1))
+		if err := d.db.PutChange(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		bytes := fmt.Sprintf("X'%X'", other.Encode())
+		if d.Dialect == tenant.Postgres {
+			bytes = fmt.Sprintf(`'\x%X'`, other.Encode())
+		}
+		d.Exec(t, "", "UPDATE "+d.Table("change")+" SET body = "+bytes)
+		if got, err := d.db.Change(t.Context(), c.Digest()); err == nil || !strings.Contains(err.Error(), "damaged") {
+			t.Errorf("by digest: got %+v, %v", got, err)
+		}
+		if got, err := d.db.ChangeByID(t.Context(), c.ID); err == nil || !strings.Contains(err.Error(), "damaged") {
+			t.Errorf("by id: got %+v, %v", got, err)
+		}
+	}},
+	{"a list of less than nothing is empty", func(t *testing.T, d *database) {
+		d.register(t, named("acme"))
+		if page, err := d.db.Tenants(t.Context(), "", -1); err != nil || len(page) != 0 {
+			t.Errorf("tenants %v, %v", page, err)
+		}
+		s := d.site(t)
+		s.applied(t, change("0001-first", 1))
+		if events, err := d.db.Events(t.Context(), s.id, -1); err != nil || len(events) != 0 {
+			t.Errorf("events %v, %v", events, err)
 		}
 	}},
 	{"a change put twice is stored once", func(t *testing.T, d *database) {

@@ -102,9 +102,9 @@ func recorded(ordinal int, state plan.StepState) engine.GroupStep {
 // succeed ends the term: the last move and the release in one transaction.
 func (x term) succeed(t *testing.T, steps ...engine.GroupStep) {
 	t.Helper()
-	move := engine.Move{Event: plan.Succeed, From: plan.Applying, To: plan.Applied, Outcome: plan.Done}
+	move := engine.Move{Event: plan.EventSucceed, From: plan.Applying, To: plan.Applied, Outcome: plan.OutcomeApplied}
 	if x.direction == plan.Down {
-		move = engine.Move{Event: plan.Succeed, From: plan.RollingBack, To: plan.Pending, Outcome: plan.RolledBack}
+		move = engine.Move{Event: plan.EventSucceed, From: plan.RollingBack, To: plan.Pending, Outcome: plan.OutcomeRolledBack}
 	}
 	x.finish(t, move, steps...)
 }
@@ -113,7 +113,7 @@ func (x term) succeed(t *testing.T, steps ...engine.GroupStep) {
 func (x term) fail(t *testing.T, steps ...engine.GroupStep) {
 	t.Helper()
 	x.finish(t, engine.Move{
-		Event: plan.Fail, From: x.claimed.Plan.Status, To: x.claimed.Plan.ClaimedFrom, Outcome: plan.Failed,
+		Event: plan.EventFail, From: x.claimed.Plan.Status, To: x.claimed.Plan.ClaimedFrom, Outcome: plan.OutcomeFailed,
 		Failure: &plan.Failure{Step: "step-9", Message: "out of luck"},
 	}, steps...)
 }

@@ -1,0 +1,61 @@
+package engine
+
+import (
+	"context"
+
+	"github.com/belayhq/belay/internal/logkey"
+	"github.com/belayhq/belay/plan"
+)
+
+// moveOf is the move that an event makes of a plan: every move of the engine is made here, and so is an edge of [plan.Next].
+func moveOf(p plan.Plan, event plan.Event, outcome plan.Outcome, failure *plan.Failure) (*Move, error) {
+	to, err := plan.Next(p.Status, p.ClaimedFrom, event)
+	if err != nil {
+		return nil, err
+	}
+	return &Move{Event: event, From: p.Status, To: to, Outcome: outcome, Failure: failure}, nil
+}
+
+// finishIn adds the move that ends the claim, and the release, to the group that leaves no step.
+func (r *run) finishIn(g *Group) error {
+	move, err := moveOf(r.record.Plan, plan.EventSucceed, r.outcome, r.because)
+	if err != nil {
+		return err
+	}
+	g.Move, g.Release = move, !r.keepLock
+	return nil
+}
+
+// turnBack moves the plan from applying to rolling_back, which makes the run a rollback.
+func (r *run) turnBack(ctx context.Context, cause error) error {
+	move, err := moveOf(r.record.Plan, plan.EventUndo, "", failureOf(cause, nil))
+	if err != nil {
+		return err
+	}
+	group := r.newGroup()
+	group.Move = move
+	r.direction, r.oneByOne = plan.Down, false
+	r.outcome, r.because = plan.OutcomeRolledBack, failureOf(cause, nil)
+	return r.commitAlone(ctx, group)
+}
+
+// fail writes that the claim ends without success, in a transaction of its own, and frees the lock with it. It outlives
+// cancellation and Abort. If it cannot be written, the lease lapses and the next acquire recovers the plan.
+func (r *run) fail(ctx context.Context, outcome plan.Outcome, failure *plan.Failure) {
+	log := r.engine.logOf(r.tenant).With().Str(logkey.Plan, string(r.record.Plan.ID)).Str(logkey.Change, r.record.Plan.Change).Logger()
+	move, err := moveOf(r.record.Plan, plan.EventFail, outcome, failure)
+	if err != nil {
+		log.Error().Err(err).Msg("status not written")
+		return
+	}
+	group := r.newGroup()
+	group.Move, group.Release = move, true
+	ctx, cancel := finishing(ctx)
+	defer cancel()
+	err = r.lock.Releasing(ctx, func(ctx context.Context) error { return r.store.Checkpoint(ctx, r.lock.Held(), group) })
+	if err != nil {
+		log.Warn().Err(err).Msg("status not written; the lease lapses and the next apply or rollback recovers the plan")
+		return
+	}
+	r.note(group)
+}
