@@ -185,10 +185,10 @@ DECLARE
     foreign_scopes text[] := ARRAY(SELECT l.scope FROM belay.site_lock l
         WHERE l.scope = ANY (names) AND l.scope <> own AND l.removed_at IS NULL);
 BEGIN
-    IF foreign_scopes = '{}' THEN
+    IF pg_catalog.cardinality(foreign_scopes) = 0 THEN
         RETURN;
     END IF;
-    IF NOT rows_only AND foreign_scopes <> '{public}' OR EXISTS (
+    IF NOT rows_only AND NOT (pg_catalog.cardinality(foreign_scopes) = 1 AND foreign_scopes[1] = 'public'::text) OR EXISTS (
         SELECT FROM pg_catalog.pg_locks l
         JOIN pg_catalog.pg_class c ON c.oid = l.relation
         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -197,6 +197,9 @@ BEGIN
     END IF;
 END $$;
 
+-- It runs under a tenant's search path: operands are of the very types that an operator in pg_catalog takes, so that none
+-- that a tenant made can stand in for it.
+--
 -- Runs before each step and after the last: the step before it must have left the transaction, the role and the search
 -- path as they were; then all limits are set again, because a step may have changed them. The mark is transaction-local,
 -- so it is gone if a step ended the transaction. wanted_path is what the step before had, next_path what the next one gets;
@@ -204,11 +207,11 @@ END $$;
 CREATE FUNCTION belay.step_boundary(mark text, wanted_path text, next_path text, statement_ms bigint, lock_ms bigint,
                                     idle_ms bigint, budget_ms bigint) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    IF pg_catalog.current_setting('belay.mark', true) IS DISTINCT FROM mark || ':' || current_user
+    IF pg_catalog.current_setting('belay.mark', true) IS DISTINCT FROM pg_catalog.concat(mark, ':', current_user)
        OR pg_catalog.current_setting('search_path') IS DISTINCT FROM wanted_path THEN
         RAISE EXCEPTION 'step left its scope' USING ERRCODE = 'BY003';
     END IF;
-    IF budget_ms > 0 AND extract(epoch FROM pg_catalog.clock_timestamp() - pg_catalog.transaction_timestamp()) * 1000 > budget_ms THEN
+    IF budget_ms > 0 AND (extract(epoch FROM pg_catalog.clock_timestamp() - pg_catalog.transaction_timestamp()) * 1000::numeric)::bigint > budget_ms THEN
         RAISE EXCEPTION 'group used up its budget' USING ERRCODE = 'BY004';
     END IF;
     -- Setting the path, even to what it is, has names looked up and plans checked again.

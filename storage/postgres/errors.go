@@ -244,6 +244,11 @@ func beginError(err error) error {
 	return err
 }
 
+// connectFailure is that there was no connection to ask over: no statement failed, and none can be told to run again.
+type connectFailure struct{ error }
+
+func (e *connectFailure) Unwrap() error { return e.error }
+
 // connectError translates the failure to get a connection.
 func connectError(err error) error {
 	server, ok := errors.AsType[*pgconn.PgError](err)
@@ -254,7 +259,7 @@ func connectError(err error) error {
 	if clean.Code == codeDatabaseMissing {
 		return fmt.Errorf("connect: %w: %s", storage.ErrNoDatabase, clean.message)
 	}
-	return fmt.Errorf("connect: %w", clean)
+	return &connectFailure{fmt.Errorf("connect: %w", clean)}
 }
 
 func openError(err error) error { return fmt.Errorf("open database: %w", connectError(err)) }
@@ -287,6 +292,9 @@ func heldError(held sitelock.Held, err error) error {
 		return err
 	}
 	if _, ok := errors.AsType[*engine.StepFailure](err); ok {
+		return err
+	}
+	if _, ok := errors.AsType[*connectFailure](err); ok {
 		return err
 	}
 	server, ok := errors.AsType[*Error](err)

@@ -16,8 +16,8 @@ const writeJournalSQL = `
 WITH written AS (
     INSERT INTO belay.journal AS j (tenant_id, plan_id, ordinal, step_id, state, fence, cycle, attempt, deadline_at, updated_at)
     SELECT $1::uuid, $2::uuid, w.ordinal, w.step_id, w.state, $3::bigint, $4::integer,
-        CASE WHEN w.state IN ('intent', 'undo_intent') THEN 1 ELSE 0 END,
-        CASE WHEN w.state IN ('intent', 'undo_intent') THEN belay.now_ms() + w.timeout_ms ELSE 0 END,
+        CASE WHEN w.state IN ('intent', 'undo_intent') AND w.timeout_ms > 0 THEN 1 ELSE 0 END,
+        CASE WHEN w.state IN ('intent', 'undo_intent') AND w.timeout_ms > 0 THEN belay.now_ms() + w.timeout_ms ELSE 0 END,
         belay.now_ms()
     FROM unnest($5::integer[], $6::text[], $7::text[], $8::bigint[]) AS w (ordinal, step_id, state, timeout_ms)
     WHERE w.state IN ('intent', 'done') OR EXISTS (SELECT FROM belay.journal j

@@ -167,7 +167,7 @@ func TestAWholePlanIsTwoTransactionsAndTwoRoundTrips(t *testing.T) {
 	}
 }
 
-func TestAThousandLocksAreRenewedInOneRoundTrip(t *testing.T) {
+func TestAThousandLocksAreRenewedInAFewRoundTrips(t *testing.T) {
 	t.Parallel()
 	url := postgrestest.URL(t)
 	var w wire
@@ -198,8 +198,9 @@ func TestAThousandLocksAreRenewedInOneRoundTrip(t *testing.T) {
 	renew() // connects
 	trips := w.trips.Load()
 	renew()
-	if got := w.trips.Load() - trips; got != 1 {
-		t.Errorf("%d round trips, want 1", got)
+	// A large message waits for no other, and none for it: before it, itself, COMMIT.
+	if got := w.trips.Load() - trips; got > 3 {
+		t.Errorf("%d round trips, want 3 at most", got)
 	}
 	if got := scalar(t, url, "", `SELECT count(*) FROM belay.site_lock WHERE expires_at > belay.now_ms() + 30000`); got != "1000" {
 		t.Errorf("%s locks were renewed, want 1000", got)

@@ -75,7 +75,7 @@ func (tx *transaction) act(ctx context.Context, index int, step engine.GroupStep
 	if err := tx.flush(ctx); err != nil {
 		return err
 	}
-	tx.acted, tx.clean = true, true
+	tx.acted, tx.foreign, tx.more = true, true, true
 	ctx, cancel := context.WithCancel(ctx)
 	if step.Timeout > 0 {
 		ctx, cancel = context.WithTimeoutCause(ctx, step.Timeout, fmt.Errorf("timed out after %s", step.Timeout))

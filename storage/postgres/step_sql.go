@@ -124,8 +124,9 @@ func (tx *transaction) boundary(wanted, next string, l limits, budget time.Durat
 }
 
 func (tx *transaction) step(ctx context.Context, index int, step engine.GroupStep, scope string, lockWait time.Duration) error {
+	tx.foreign = true
 	for _, st := range step.Statements {
-		tx.clean = tx.clean || !st.RowsOnly
+		tx.more = tx.more || !st.RowsOnly
 		tx.add(statement{sql: st.SQL, failed: func(err error) error { return failure(index, st, err, step.Timeout, lockWait) }})
 	}
 	tx.demandOwnScope(index, step, scope)

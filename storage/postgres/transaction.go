@@ -7,6 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -37,20 +40,33 @@ const (
 	commit  = `COMMIT`
 )
 
+// settingsSQL makes a transaction the same whatever the defaults of the role and the database are: scripts are read and text
+// and bytes are sent as this package takes them for granted. The keepalives end a transaction whose client has vanished
+// in the middle of a message, which no other limit does.
 const settingsSQL = `
 SELECT pg_catalog.set_config('search_path', '` + ownPath + `', true),
        pg_catalog.set_config('statement_timeout', $1::text, true),
        pg_catalog.set_config('lock_timeout', $2::text, true),
        pg_catalog.set_config('idle_in_transaction_session_timeout', $3::text, true),
        pg_catalog.set_config('client_connection_check_interval', $4::text, true),
-       pg_catalog.set_config('belay.mark', $5::text || ':' || current_user, true)`
+       pg_catalog.set_config('belay.mark', pg_catalog.concat($5::text, ':', current_user), true),
+       pg_catalog.set_config('client_encoding', 'UTF8', true),
+       pg_catalog.set_config('standard_conforming_strings', 'on', true),
+       pg_catalog.set_config('bytea_output', 'hex', true),
+       pg_catalog.set_config('tcp_keepalives_idle', $6::text, true),
+       pg_catalog.set_config('tcp_keepalives_interval', $6::text, true),
+       pg_catalog.set_config('tcp_keepalives_count', '2', true)`
 
 const durableSQL = `
 SELECT pg_catalog.set_config('synchronous_commit',
        CASE pg_catalog.current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true)`
 
-// cleanSQL takes back what a step left in its session. It runs behind COMMIT in the same round trip.
-var cleanSQL = []string{`RESET ALL`, `DISCARD TEMP`, `SELECT pg_catalog.pg_advisory_unlock_all()`}
+// cleanSQL takes back what a step's rows-only statements can leave in a session that others use next: settings and locks, made
+// by functions. cleanAllSQL takes back the rest. They run behind COMMIT in the same round trip.
+var (
+	cleanSQL    = []string{`RESET ALL`, `SELECT pg_catalog.pg_advisory_unlock_all()`}
+	cleanAllSQL = []string{`CLOSE ALL`, `UNLISTEN *`, `DISCARD TEMP`}
+)
 
 // transaction is one transaction on one connection. Statements are queued, and sent together by flush or commit.
 type transaction struct {
@@ -68,8 +84,8 @@ type transaction struct {
 	abandoned bool
 	// acted says that an action ran, which may happen only once.
 	acted bool
-	// clean says that the connection is to be cleaned behind COMMIT.
-	clean bool
+	// foreign says that SQL of a step ran, more that some of it did more than read and write rows.
+	foreign, more bool
 	// taken holds the before-images that actions returned, by the index of their step.
 	taken map[int][]byte
 	// unread is what the reader of an answer found wrong.
@@ -121,12 +137,17 @@ func (s *Store) attempt(ctx context.Context, pool *pgxpool.Pool, begin string, l
 	tx := &transaction{store: s, conn: conn, mark: uuid.NewString(), taken: map[int][]byte{}, reading: begin == reading}
 	defer tx.close(ctx)
 	tx.add(statement{sql: begin, own: true, failed: beginError})
-	tx.own(settingsSQL, millis(l.statement), millis(l.lock), millis(l.idle), millis(s.watch), tx.mark)
+	tx.own(settingsSQL, millis(l.statement), millis(l.lock), millis(l.idle), millis(s.watch), tx.mark, keepalive(l.idle))
 	if begin == writing {
 		tx.own(durableSQL)
 	}
 	err = body(tx)
 	return tx.acted, err
+}
+
+// keepalive is the time in seconds between probes of a silent client, so that three of them, the last in vain, fit into idle.
+func keepalive(idle time.Duration) string {
+	return strconv.Itoa(max(int(idle/(3*time.Second)), 1))
 }
 
 // own queues a statement of Belay's.
@@ -161,10 +182,8 @@ func (tx *transaction) add(st statement) { tx.queue = append(tx.queue, st) }
 func (tx *transaction) commit(ctx context.Context) error {
 	tx.add(statement{sql: commit, own: true})
 	last := len(tx.queue) - 1
-	if tx.clean && tx.store.ownsPool {
-		for _, sql := range cleanSQL {
-			tx.add(statement{sql: sql})
-		}
+	for _, sql := range tx.leftovers() {
+		tx.add(statement{sql: sql})
 	}
 	at, err := tx.send(ctx)
 	switch {
@@ -186,6 +205,18 @@ func (tx *transaction) commit(ctx context.Context) error {
 	return err
 }
 
+// leftovers lists what cleans the session of what steps may have left in it. An embedding program's own pool is its own
+// to keep clean: its settings are not ours to reset.
+func (tx *transaction) leftovers() []string {
+	switch {
+	case !tx.store.ownsPool || !tx.foreign:
+		return nil
+	case tx.more:
+		return append(slices.Clone(cleanAllSQL), cleanSQL...)
+	}
+	return cleanSQL
+}
+
 // flush sends what is queued and reads all answers. The transaction stays open.
 func (tx *transaction) flush(ctx context.Context) error {
 	if _, err := tx.send(ctx); err != nil {
@@ -194,13 +225,65 @@ func (tx *transaction) flush(ctx context.Context) error {
 	return tx.unread
 }
 
-// send sends the queue in one round trip and returns the index of the statement that failed; -1 if nothing was sent.
+// send sends the queue, in one round trip if it is not large, and returns the index of the statement that failed; -1 if nothing was sent.
 func (tx *transaction) send(ctx context.Context) (at int, err error) {
 	if err := ctx.Err(); err != nil {
 		return -1, context.Cause(ctx)
 	}
 	queue := tx.queue
 	tx.queue = nil
+	sent := 0
+	for sent < len(queue) {
+		part := queue[sent : sent+deliverable(queue[sent:])]
+		at, err := tx.sendPart(ctx, part)
+		if err != nil {
+			return sent + at, err
+		}
+		sent += len(part)
+	}
+	return sent, nil
+}
+
+// partMax is how many bytes of statements are sent without waiting for their answers, about as much as one write
+// delivers. A client that is stopped in the middle of more would leave the server waiting for the rest, with the lock row
+// locked and no limit running: the idle limit counts only between answers.
+const partMax = 16 << 10
+
+// deliverable returns how many statements of a queue make the next part: at least one.
+func deliverable(queue []statement) int {
+	size := 0
+	for i := range queue {
+		if size += queue[i].size(); size > partMax && i > 0 {
+			return i
+		}
+	}
+	return len(queue)
+}
+
+// size is about how many bytes a statement takes. One that is prepared on the connection takes less.
+func (st *statement) size() int {
+	size := 64 + len(st.sql)
+	if st.own {
+		size = 96
+	}
+	for _, arg := range st.args {
+		switch arg := arg.(type) {
+		case []byte:
+			size += len(arg)
+		case string:
+			size += len(arg)
+		case []string:
+			for _, s := range arg {
+				size += len(s) + 8
+			}
+		default:
+			size += 16
+		}
+	}
+	return size
+}
+
+func (tx *transaction) sendPart(ctx context.Context, queue []statement) (at int, err error) {
 	line := tx.conn.Conn().PgConn().StartPipeline(ctx)
 	known := tx.prepared()
 	fresh := make([]bool, len(queue))
@@ -325,7 +408,8 @@ func (tx *transaction) close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	if clean {
-		if _, err := conn.Exec(ctx, `ROLLBACK`); err == nil {
+		words := strings.Join(append([]string{`ROLLBACK`}, tx.leftovers()...), "; ")
+		if _, err := conn.PgConn().Exec(ctx, words).ReadAll(); err == nil {
 			return
 		}
 	}

@@ -77,14 +77,18 @@ func (j *journal) demand(step engine.GroupStep) error {
 
 const writeJournalSQL = `
 INSERT INTO belay_journal (tenant_id, plan_id, ordinal, step_id, state, fence, cycle, attempt, deadline_at, updated_at)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, iif(?5 IN ('intent', 'undo_intent'), ` + now + ` + ?9, 0), ` + now + `)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, iif(?5 IN ('intent', 'undo_intent') AND ?9 > 0, ` + now + ` + ?9, 0), ` + now + `)
 ON CONFLICT (tenant_id, plan_id, ordinal) DO UPDATE SET step_id = excluded.step_id, state = excluded.state,
     fence = excluded.fence, cycle = excluded.cycle, attempt = excluded.attempt, deadline_at = excluded.deadline_at,
     updated_at = excluded.updated_at`
 
 // enter writes the row of a step, and its before-image.
 func (t *transaction) enter(ctx context.Context, held sitelock.Held, j *journal, cycle int, step engine.GroupStep, image []byte) error {
-	e := j.entries[step.Ordinal].Next(step.State)
+	was := j.entries[step.Ordinal]
+	e := was.Next(step.State)
+	if intent(step.State) && step.Timeout == 0 {
+		e.Attempt = was.Attempt // the call of this attempt has returned
+	}
 	e.Ordinal = step.Ordinal
 	j.settled = j.settled || !intent(step.State)
 	if _, err := t.exec(ctx, writeJournalSQL, held.Tenant, j.plan.ID, step.Ordinal, step.ID, step.State, held.Fence, cycle, e.Attempt,

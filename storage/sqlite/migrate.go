@@ -50,7 +50,7 @@ func (s *Store) Migrate(ctx context.Context) (from, to int, err error) {
 // checkSchema refuses tables that a newer Belay made.
 func checkSchema(version int) error {
 	if newest := len(migrations.For(tenant.SQLite)); version > newest {
-		return fmt.Errorf("%w: they have version %d, this binary isStored %d", storage.ErrNewerSchema, version, newest)
+		return fmt.Errorf("%w: they have version %d, this binary knows %d", storage.ErrNewerSchema, version, newest)
 	}
 	return nil
 }
