@@ -37,7 +37,7 @@ bench-quick: ## The same on few tenants, one round, nothing written (a few minut
 model: ## Check the protocol's model, and that each broken rule is noticed (needs spin)
 	docs/model/run quick
 
-model-full: ## The model's longer variants (half an hour)
+model-full: ## The model's longer variants (some minutes)
 	docs/model/run full
 
 clean: ## Remove what was built

@@ -34,7 +34,8 @@ type ActionCall[A any] struct {
 	// MayHaveRun says that an earlier attempt may have taken effect.
 	MayHaveRun bool
 	Args       A
-	// Before is the before-image that the step returned or captured; nil on the way up of a transactional action.
+	// Before is the before-image that the step returned or captured; nil if that was nil or empty, and on the way up of a
+	// transactional action.
 	Before []byte
 }
 

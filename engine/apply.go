@@ -52,15 +52,31 @@ func (e *Engine) applyKnowing(ctx context.Context, t tenant.Tenant, change *plan
 	if mine, err := o.whyNotApply(ctx, change, opts, known); err != nil {
 		return o.endUnclaimed(mine, VerdictAlreadyApplied, err)
 	}
-	grant, err := o.acquire(ctx, sitelock.OpApply, applyClaim(change, digest, opts), opts.LockTimeout)
+	claim := applyClaim(change, digest, opts)
+	first := claim
+	if opts.Repin {
+		first = nil // which steps may differ is known only under the lock
+	}
+	grant, err := o.acquire(ctx, sitelock.OpApply, first, opts.LockTimeout)
 	if err != nil {
 		return o.endUnclaimed(nil, "", err)
 	}
 	defer o.release(ctx)
-	if grant.Claimed == nil {
+	claimed := grant.Claimed
+	if first == nil {
+		mine, err := o.whyNotApply(ctx, change, opts, nil)
+		if err == nil {
+			o.request.Claim = claim
+			claimed, err = o.claim(ctx, claim)
+		}
+		if err != nil {
+			return o.endUnclaimed(mine, VerdictAlreadyApplied, err)
+		}
+	}
+	if claimed == nil {
 		return o.explainNoApply(ctx, change, opts)
 	}
-	return o.applyOne(ctx, o.newRun(program, *grant.Claimed, plan.Up), opts)
+	return o.applyOne(ctx, o.newRun(program, *claimed, plan.Up), opts)
 }
 
 func applyClaim(change *plan.Change, digest plan.Digest, opts ApplyOptions) *sitelock.Claim {
@@ -103,7 +119,7 @@ func (o *operation) undo(ctx context.Context, r *run, cause error) (Result, erro
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.engine.config.UndoTimeout)
 	defer cancel()
 	r.observe(KindUndoing, "", cause)
-	undoErr := whyNotUndo(r.program, r.record)
+	undoErr := o.whyNotUndo(ctx, r.program, r.record)
 	if undoErr == nil {
 		undoErr = r.turnBack(ctx, cause)
 	}

@@ -50,11 +50,10 @@ func (r *run) transactional(ctx context.Context, s *plan.ProgramStep) (func(cont
 	down := r.direction == plan.Down
 	c := r.call(s, r.direction)
 	if down {
-		image, err := r.store.Image(ctx, r.tenant.ID, r.record.Plan.ID, s.Ordinal)
-		if err != nil {
+		var err error
+		if c.Before, err = r.image(ctx, r.record.Plan.ID, s); err != nil {
 			return nil, err
 		}
-		c.Before = image
 	}
 	return func(_ context.Context, tx Tx) ([]byte, error) {
 		ctx, cancel := r.actionContext(ctx, r.timeLeft(ctx, s))
@@ -69,10 +68,10 @@ func (r *run) transactional(ctx context.Context, s *plan.ProgramStep) (func(cont
 			before, err = a.do(ctx, guarded, c)
 			return err
 		})
-		if err != nil {
+		if err != nil || down {
 			return nil, err
 		}
-		return before, nil
+		return r.kept(s, before), nil
 	}, nil
 }
 
@@ -131,7 +130,7 @@ func (r *run) settleDoubt(ctx context.Context, s *plan.ProgramStep) (bool, error
 	}
 	c := r.call(s, inDoubt)
 	var err error
-	if c.Before, err = r.store.Image(ctx, r.tenant.ID, r.record.Plan.ID, s.Ordinal); err != nil {
+	if c.Before, err = r.image(ctx, r.record.Plan.ID, s); err != nil {
 		return false, err
 	}
 	var happened bool
@@ -190,8 +189,11 @@ func (r *run) outside(ctx context.Context, s *plan.ProgramStep) error {
 // capture reads the before-image, unless an earlier attempt did: it would take its own effect for what was there before.
 func (r *run) capture(ctx context.Context, s *plan.ProgramStep, was plan.StepState) ([]byte, error) {
 	a := r.lookup(s)
-	if r.direction == plan.Down || a.capture == nil || was != "" && was != plan.StepUndone {
+	if r.direction == plan.Down || was != "" && was != plan.StepUndone {
 		return nil, nil
+	}
+	if a.capture == nil {
+		return r.kept(s, nil), nil
 	}
 	ctx, cancel := r.actionContext(ctx, r.timeLeft(ctx, s))
 	defer cancel()
@@ -204,23 +206,7 @@ func (r *run) capture(ctx context.Context, s *plan.ProgramStep, was plan.StepSta
 	if err != nil {
 		return nil, err
 	}
-	return image, nil
-}
-
-// attemptAfter counts the intents of one direction: an outcome keeps their number, and turning back starts anew.
-func attemptAfter(e plan.Entry, next plan.StepState) int {
-	begun := plan.StepIntent
-	if next == plan.StepUndoIntent || next == plan.StepUndone {
-		begun = plan.StepUndoIntent
-	}
-	n := 0
-	if e.State == begun {
-		n = e.Attempt
-	}
-	if next == begun {
-		n++
-	}
-	return n
+	return r.kept(s, image), nil
 }
 
 // effect calls the action, between two proofs of the lock.
@@ -231,8 +217,9 @@ func (r *run) effect(ctx context.Context, s *plan.ProgramStep, mayHaveRun bool) 
 	}
 	c := r.call(s, r.direction)
 	c.MayHaveRun = mayHaveRun
+	r.returned = s // until the call begins
 	var err error
-	if c.Before, err = r.store.Image(ctx, r.tenant.ID, r.record.Plan.ID, s.Ordinal); err != nil {
+	if c.Before, err = r.image(ctx, r.record.Plan.ID, s); err != nil {
 		return err
 	}
 	if err := r.lock.AssertHeld(ctx); err != nil {
@@ -244,8 +231,13 @@ func (r *run) effect(ctx context.Context, s *plan.ProgramStep, mayHaveRun bool) 
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	r.returned = nil
 	err = protect(ctx, r.engine.config.ActionGrace, func() error { return act(ctx, c) })
-	r.leftBehind = r.leftBehind || errors.Is(err, ErrLeftBehind)
+	if errors.Is(err, ErrLeftBehind) {
+		r.leftBehind = true
+	} else {
+		r.returned = s
+	}
 	return errors.Join(err, failpoint.Hit(failpoint.AfterEffect))
 }
 
@@ -256,7 +248,7 @@ func (r *run) mark(ctx context.Context, s *plan.ProgramStep, state plan.StepStat
 	if r.direction == plan.Up {
 		step.Verify = s.Step.Verify
 	}
-	group.Steps = r.withCovered([]GroupStep{step}, s)
+	group.Steps = r.withCovered(step, s)
 	if last {
 		if err := r.finishIn(&group); err != nil {
 			return err

@@ -31,6 +31,8 @@ type fake struct {
 	groups []string
 	// refuse, if set, gives the error of the next checkpoints, each before it commits.
 	refuse func(Group) error
+	// deny, if set, gives the error of the next acquires.
+	deny func() error
 }
 
 func (f *fake) Dialect() tenant.Dialect { return tenant.SQLite }
@@ -38,6 +40,11 @@ func (f *fake) Dialect() tenant.Dialect { return tenant.SQLite }
 func (f *fake) Acquire(_ context.Context, req sitelock.Request) (sitelock.Grant, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.deny != nil {
+		if err := f.deny(); err != nil {
+			return sitelock.Grant{}, err
+		}
+	}
 	f.fence++
 	grant := sitelock.Grant{Held: sitelock.Held{Tenant: req.Tenant, Holder: req.Holder, Fence: f.fence}}
 	if req.Claim != nil {
@@ -145,7 +152,7 @@ func (f *fake) Change(_ context.Context, d plan.Digest) (*plan.Change, error) {
 	return nil, ErrChangeUnknown
 }
 
-func (f *fake) Image(context.Context, tenant.ID, plan.ID, int) ([]byte, error) { return nil, nil }
+func (f *fake) Image(context.Context, tenant.ID, plan.ID, int) ([]byte, error) { return []byte{}, nil }
 
 // newFake returns an engine on a fake store and the tenant in it.
 func newFake(t *testing.T, config Config) (*Engine, *fake, tenant.Tenant) {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 
 	"github.com/belayhq/belay/internal/logkey"
 	"github.com/belayhq/belay/plan"
@@ -39,8 +40,9 @@ func (r *run) turnBack(ctx context.Context, cause error) error {
 	return r.commitAlone(ctx, group)
 }
 
-// fail writes that the claim ends without success, in a transaction of its own, and frees the lock with it. It outlives
-// cancellation and Abort. If it cannot be written, the lease lapses and the next acquire recovers the plan.
+// fail writes that the claim ends without success, in a transaction of its own, and frees the lock with it; also that an
+// external call has returned whose effect is in doubt, or the next run would wait out its time. It outlives cancellation
+// and Abort. If it cannot be written, the next acquire recovers the plan.
 func (r *run) fail(ctx context.Context, outcome plan.Outcome, failure *plan.Failure) {
 	log := r.engine.logOf(r.tenant).With().Str(logkey.Plan, string(r.record.Plan.ID)).Str(logkey.Change, r.record.Plan.Change).Logger()
 	move, err := moveOf(r.record.Plan, plan.EventFail, outcome, failure)
@@ -50,11 +52,20 @@ func (r *run) fail(ctx context.Context, outcome plan.Outcome, failure *plan.Fail
 	}
 	group := r.newGroup()
 	group.Move, group.Release = move, true
+	if s := r.returned; s != nil && (r.record.State(s.Ordinal) == plan.StepIntent || r.record.State(s.Ordinal) == plan.StepUndoIntent) {
+		group.Steps = []GroupStep{{Ordinal: s.Ordinal, ID: s.Step.ID, State: r.record.State(s.Ordinal)}}
+	}
 	ctx, cancel := finishing(ctx)
 	defer cancel()
-	err = r.lock.Releasing(ctx, func(ctx context.Context) error { return r.store.Checkpoint(ctx, r.lock.Held(), group) })
-	if err != nil {
-		log.Warn().Err(err).Msg("status not written; the lease lapses and the next apply or rollback recovers the plan")
+	err = r.repeated(ctx, func() error {
+		return r.lock.Releasing(ctx, func(ctx context.Context) error { return r.store.Checkpoint(ctx, r.lock.Held(), group) })
+	})
+	switch {
+	case errors.Is(err, ErrUnknownOutcome):
+		log.Warn().Err(err).Msg("status perhaps not written; if so, the next apply or rollback recovers the plan")
+		return
+	case err != nil:
+		log.Warn().Err(err).Msg("status not written; the next apply or rollback recovers the plan")
 		return
 	}
 	r.note(group)

@@ -153,7 +153,7 @@ func (o *operation) endUnclaimed(record *plan.Record, already Verdict, err error
 func verdictOf(err error) Verdict {
 	if refused, ok := errors.AsType[*RefusedError](err); ok {
 		switch refused.Reason {
-		case RefusedQuarantined, RefusedHalfUndone, RefusedBlocked:
+		case RefusedQuarantined, RefusedHalfUndone, RefusedBlocked, RefusedImage:
 			return VerdictPartial
 		case RefusedDigest, RefusedIrreversible, RefusedRequires, RefusedNewer, RefusedUnknown, RefusedInvalid,
 			RefusedNewerSchema, RefusedNewerBinary, RefusedScopeTaken, RefusedRemoved, RefusedNoScope:

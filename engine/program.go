@@ -67,7 +67,7 @@ func (o *operation) undoPrograms(ctx context.Context, chosen []plan.Record) ([]*
 				return nil, err
 			}
 		}
-		if err := whyNotUndo(program, record); err != nil {
+		if err := o.whyNotUndo(ctx, program, record); err != nil {
 			return nil, err
 		}
 		programs = append(programs, program)

@@ -23,6 +23,7 @@ const (
 	RefusedQuarantined  Refusal = "quarantined"
 	RefusedHalfUndone   Refusal = "half_undone"   // an applied plan with steps missing: finish the rollback
 	RefusedNewer        Refusal = "newer_applied" // a newer plan is in place on top of it
+	RefusedImage        Refusal = "image_damaged" // a before-image that the way back needs is damaged or gone
 	RefusedUnknown      Refusal = "unknown_change"
 	RefusedInvalid      Refusal = "invalid_change"
 
@@ -137,9 +138,9 @@ func whyNotRollback(records []plan.Record, change string, together []string, opt
 		return refuse(RefusedUnknown, nil, "this tenant has no plan for change %s", change)
 	case mine.Plan.Status == plan.Pending && !mine.Touched():
 		return errAlready
-	case mine.Plan.Quarantined() && !opts.Retry:
-		return refuse(RefusedQuarantined, nil,
-			"plan is quarantined: claimed %d times in a row without one step committing", mine.Plan.Attempts)
+	}
+	if err := whyQuarantined(append(named(records, together), *mine), change, opts); err != nil {
+		return err
 	}
 	others := records[:0:0]
 	for _, r := range records {
@@ -154,6 +155,30 @@ func whyNotRollback(records []plan.Record, change string, together []string, opt
 		return refuse(RefusedNewer, newer, "newer than %s and still in place: %s", change, strings.Join(newer, ", "))
 	}
 	return nil
+}
+
+// whyQuarantined refuses the rollback of a change where one of the plans that it takes back must not be claimed.
+func whyQuarantined(chosen []plan.Record, change string, opts RollbackOptions) error {
+	for _, r := range chosen {
+		if r.Plan.Quarantined() && !opts.Retry {
+			which, others := "plan", []string(nil)
+			if r.Plan.Change != change {
+				which, others = "plan of "+r.Plan.Change, []string{r.Plan.Change}
+			}
+			return refuse(RefusedQuarantined, others,
+				"%s is quarantined: claimed %d times in a row without one step committing", which, r.Plan.Attempts)
+		}
+	}
+	return nil
+}
+
+// named picks the plans of changes, in the order of their names.
+func named(records []plan.Record, changes []string) []plan.Record {
+	picked := make([]plan.Record, 0, len(changes)+1)
+	for _, id := range changes {
+		picked = append(picked, *find(records, id))
+	}
+	return picked
 }
 
 // newerInPlace lists the changes whose plans were first claimed after p and have a step in place or in doubt, newest

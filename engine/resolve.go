@@ -60,7 +60,7 @@ func (e *Engine) Resolve(ctx context.Context, t tenant.Tenant, change string, op
 	ctx, cancel := finishing(ctx)
 	defer cancel()
 	err = o.lock.Releasing(ctx, func(ctx context.Context) error { return o.store.Checkpoint(ctx, o.lock.Held(), group) })
-	if err != nil {
+	if err != nil && (!errors.Is(err, ErrUnknownOutcome) || !o.isResolved(ctx, group)) {
 		return o.endUnclaimed(record, "", err)
 	}
 	o.result.Digest = record.Plan.Digest
@@ -69,6 +69,14 @@ func (e *Engine) Resolve(ctx context.Context, t tenant.Tenant, change string, op
 		o.result.StepsDone = record.Plan.StepsTotal
 	}
 	return o.end(nil, VerdictResolved, nil)
+}
+
+// isResolved looks whether a plan is as a resolve whose answer was lost would have left it.
+func (o *operation) isResolved(ctx context.Context, group Group) bool {
+	records, err := o.store.Records(ctx, o.tenant.ID)
+	mine := find(records, o.change)
+	return err == nil && mine != nil && mine.Plan.ID == group.Plan && mine.Plan.Status == group.Move.To &&
+		mine.Plan.Outcome == plan.OutcomeResolved
 }
 
 func (o ResolveOptions) validate() error {
@@ -122,9 +130,14 @@ func resolution(record plan.Record, steps []plan.Step, t tenant.Tenant, opts Res
 	group.Move = move
 	for i := range steps {
 		now := record.State(i)
-		if now != state && now.CanBecome(state) {
-			group.Steps = append(group.Steps, GroupStep{Ordinal: i, ID: steps[i].ID, State: state})
+		if now == state || !now.CanBecome(state) {
+			continue
 		}
+		step := GroupStep{Ordinal: i, ID: steps[i].ID, State: state}
+		if state == plan.StepDone && steps[i].Kind == plan.Action {
+			step.Image = []byte{} // nobody knows what was there before
+		}
+		group.Steps = append(group.Steps, step)
 	}
 	return group, nil
 }

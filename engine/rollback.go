@@ -38,7 +38,7 @@ func (e *Engine) Rollback(ctx context.Context, t tenant.Tenant, change string, o
 func (e *Engine) RollbackTo(ctx context.Context, t tenant.Tenant, change string, opts RollbackOptions) (Result, error) {
 	opts.Cascade = true
 	return e.rollback(ctx, t, change, opts, func(records []plan.Record) ([]plan.Record, error) {
-		return allAfter(records, change)
+		return allAfter(records, change, opts)
 	})
 }
 
@@ -106,7 +106,7 @@ func (o *operation) rollbackChosen(ctx context.Context, first plan.Record, chose
 func (o *operation) rollbackOne(ctx context.Context, r *run) (Result, error) {
 	ctx, cancel := withTimeout(ctx, r.program.Change.Timeout, 0)
 	defer cancel()
-	err := whyNotUndo(r.program, r.record)
+	err := o.whyNotUndo(ctx, r.program, r.record)
 	if err == nil {
 		err = r.steps(ctx)
 	}
@@ -126,15 +126,11 @@ func oneOrCascade(records []plan.Record, change string, opts RollbackOptions) ([
 	if err := whyNotRollback(records, change, together, opts); err != nil {
 		return nil, err
 	}
-	chosen := make([]plan.Record, 0, len(together)+1)
-	for _, id := range append(together, change) {
-		chosen = append(chosen, *find(records, id))
-	}
-	return chosen, nil
+	return named(records, append(together, change)), nil
 }
 
 // allAfter picks every plan in place that was first claimed after that of a change, newest first.
-func allAfter(records []plan.Record, change string) ([]plan.Record, error) {
+func allAfter(records []plan.Record, change string, opts RollbackOptions) ([]plan.Record, error) {
 	mine := find(records, change)
 	if mine == nil || mine.Plan.Status == plan.Pending && !mine.Touched() {
 		return nil, refuse(RefusedUnknown, nil, "change %s is not applied on this tenant", change)
@@ -142,22 +138,27 @@ func allAfter(records []plan.Record, change string) ([]plan.Record, error) {
 	if mine.Partial() {
 		return nil, refuse(RefusedBlocked, []string{change}, "change %s is itself partial on this tenant: apply it again, roll it back or resolve it first", change)
 	}
-	var chosen []plan.Record
-	for _, id := range newerInPlace(records, mine.Plan) {
-		chosen = append(chosen, *find(records, id))
-	}
+	chosen := named(records, newerInPlace(records, mine.Plan))
 	if len(chosen) == 0 {
 		return nil, errAlready
 	}
-	return chosen, nil
+	return chosen, whyQuarantined(chosen, change, opts)
 }
 
 func rollbackClaim(r plan.Record, opts RollbackOptions) *sitelock.Claim {
 	return &sitelock.Claim{Direction: plan.Down, Change: r.Plan.Change, Digest: r.Plan.Digest, Retry: opts.Retry}
 }
 
-// whyNotUndo refuses a rollback across a step that cannot be undone.
-func whyNotUndo(program *plan.Program, record plan.Record) error {
+// whyNotUndo says what speaks against undoing the steps in place of a plan.
+func (o *operation) whyNotUndo(ctx context.Context, program *plan.Program, record plan.Record) error {
+	if err := whyNoWayBack(program, record); err != nil {
+		return err
+	}
+	return o.whyNoImages(ctx, program, record)
+}
+
+// whyNoWayBack refuses a rollback across a step that cannot be undone.
+func whyNoWayBack(program *plan.Program, record plan.Record) error {
 	byOrdinal := func(e plan.Entry, ordinal int) int { return cmp.Compare(e.Ordinal, ordinal) }
 	for i := range program.Steps {
 		s := program.Steps[i].Step

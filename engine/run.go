@@ -33,6 +33,9 @@ type run struct {
 	finished bool
 	// leftBehind says that an external action has ignored its end and may still be at work.
 	leftBehind bool
+	// returned is the external step whose call, the last one made, has returned: nobody need wait for it. Nil while a call
+	// is under way, and after one left behind.
+	returned *plan.ProgramStep
 	// stumbles counts failures in a row of a kind that looking again may mend.
 	stumbles int
 	// undone collects the steps taken back, newest first.
@@ -106,19 +109,20 @@ func (r *run) coveredByOther(s *plan.ProgramStep) bool {
 	})
 }
 
-// withCovered adds to a step's undo the marks of the steps that it takes back too: they go in the same checkpoint, or the
-// journal would call undone what is still in place.
-func (r *run) withCovered(steps []GroupStep, s *plan.ProgramStep) []GroupStep {
+// withCovered is a step with, on the way down, the marks of the steps that its undo takes back too, newest first: they go in
+// the same checkpoint, or the journal would call undone what is still in place.
+func (r *run) withCovered(step GroupStep, s *plan.ProgramStep) []GroupStep {
 	if r.direction == plan.Up {
-		return steps
+		return []GroupStep{step}
 	}
-	for i := range r.program.Steps {
+	var steps []GroupStep
+	for i := range slices.Backward(r.program.Steps) {
 		other := &r.program.Steps[i]
 		if other.Step.Undo != nil && other.Step.Undo.CoveredBy == s.Step.ID && r.present(other) {
 			steps = append(steps, GroupStep{Ordinal: other.Ordinal, ID: other.Step.ID, State: plan.StepUndone})
 		}
 	}
-	return steps
+	return append(steps, step)
 }
 
 // groupOf commits the next checkpoint: as many of the steps left as may share one.
@@ -131,7 +135,7 @@ func (r *run) groupOf(ctx context.Context, left []*plan.ProgramStep) error {
 		if err != nil {
 			return r.failed(ctx, s, err)
 		}
-		group.Steps = r.withCovered(append(group.Steps, step), s)
+		group.Steps = append(group.Steps, r.withCovered(step, s)...)
 		for len(owners) < len(group.Steps) {
 			owners = append(owners, s)
 		}
@@ -325,6 +329,9 @@ func (g *Group) patience() time.Duration {
 func (r *run) note(group Group) {
 	for i := range group.Steps {
 		s := &group.Steps[i]
+		if s.returned() {
+			continue // its step is where it was
+		}
 		r.set(s.Ordinal, s.ID, s.State)
 		switch s.State {
 		case plan.StepDone:
@@ -344,14 +351,13 @@ func (r *run) note(group Group) {
 func (r *run) set(ordinal int, id string, state plan.StepState) {
 	for i := range r.record.Journal {
 		if e := &r.record.Journal[i]; e.Ordinal == ordinal {
-			e.Attempt = attemptAfter(*e, state)
-			e.State, e.WaitLeft = state, 0
+			*e = e.Next(state)
+			e.WaitLeft = 0
 			return
 		}
 	}
-	r.record.Journal = append(r.record.Journal, plan.Entry{
-		Ordinal: ordinal, Step: id, State: state, Cycle: r.record.Plan.Cycle, Attempt: attemptAfter(plan.Entry{}, state),
-	})
+	entry := plan.Entry{Ordinal: ordinal, Step: id, Cycle: r.record.Plan.Cycle}
+	r.record.Journal = append(r.record.Journal, entry.Next(state))
 	slices.SortFunc(r.record.Journal, func(a, b plan.Entry) int { return a.Ordinal - b.Ordinal })
 }
 

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/belayhq/belay/plan"
 	"github.com/belayhq/belay/sitelock"
@@ -172,6 +174,35 @@ func TestTheVerdictOfAFailedRunIsWhatItLeft(t *testing.T) {
 		r := runOf(t, "a b", plan.Up, recordOf(t, "change", tt.record, 2))
 		equal(t, name, r.verdictAfter(tt.err), tt.want)
 	}
+}
+
+// A database that does not answer while an operation looks what became of a commit is asked until the lease is long over, but
+// not by an engine that was told to stop.
+func TestAnAbortedEngineDoesNotAskOnAndOn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e, store, site := newFake(t, Config{})
+		away := errors.New("connection refused")
+		store.refuse = func(Group) error {
+			asked := 0
+			store.deny = func() error {
+				if asked++; asked == 3 {
+					e.Abort()
+				}
+				return away
+			}
+			return ErrUnknownOutcome
+		}
+		began := time.Now()
+		r, err := e.Apply(t.Context(), site, changeOf("a"), ApplyOptions{})
+		if !errors.Is(err, ErrUnknownOutcome) || !errors.Is(err, away) {
+			t.Errorf("%s: %v", r.Verdict, err)
+		}
+		if took := time.Since(began); took > e.Lease()/4 {
+			t.Errorf("took %s", took)
+		}
+		e.Close()
+	})
 }
 
 func TestAClaimThatTheDatabaseWantsRepeatedIsRepeatedAFewTimes(t *testing.T) {

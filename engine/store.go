@@ -46,7 +46,8 @@ type Store interface {
 	// Survey reads, in a constant number of queries, the lock and the plans with their journals of up to 1,000
 	// tenants; with a change id only that plan and those that are partial. The order is that of ids.
 	Survey(ctx context.Context, ids []tenant.ID, change string) ([]Survey, error)
-	// Image reads the before-image of a step; nil if it has none. A damaged image is an error.
+	// Image reads the before-image of a step: nil if it has none, not nil if it has an empty one. A damaged image is
+	// ErrImageDamaged.
 	Image(ctx context.Context, id tenant.ID, p plan.ID, ordinal int) ([]byte, error)
 	// Events reads a tenant's history, newest first, at most limit rows.
 	Events(ctx context.Context, id tenant.ID, limit int) ([]Event, error)
@@ -120,8 +121,14 @@ type GroupStep struct {
 	// Image is stored with the journal row, unless the step has one already: it is write-once until the step is undone.
 	Image  []byte
 	Verify *plan.Verify
-	// Timeout bounds each statement, the action and the verify query. For an intent it is the deadline of the effect.
+	// Timeout bounds each statement, the action and the verify query. For an intent it is the deadline of the effect; zero
+	// says that the call of the attempt before has returned, so that nobody need wait for it: it counts no new attempt.
 	Timeout time.Duration
+}
+
+// returned reports whether the step says only that a call has returned.
+func (s *GroupStep) returned() bool {
+	return s.Timeout == 0 && (s.State == plan.StepIntent || s.State == plan.StepUndoIntent)
 }
 
 // Move changes the status of a group's plan.
@@ -163,7 +170,7 @@ var (
 	// store that gets it from a step's Action gives up the connection at once, without waiting for a call under way on it,
 	// and never uses it again.
 	ErrLeftBehind = errors.New("action ignored the end of its context")
-	// ErrImageDamaged says that a before-image does not match its checksum.
+	// ErrImageDamaged says that a before-image does not match its checksum, or is gone.
 	ErrImageDamaged = errors.New("before-image is damaged")
 	// ErrNewerSchema is wrapped when Belay's tables were made by a newer Belay; the message names both versions.
 	ErrNewerSchema = errors.New("belay's tables are of a newer version")

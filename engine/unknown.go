@@ -71,14 +71,15 @@ func (o *operation) takeAgain(ctx context.Context, claim *sitelock.Claim) (sitel
 }
 
 // acquireAgain asks for the lock until the database answers, for as long as the old lease could still have protected
-// the run: past that, anyone may have the tenant, and the next acquire by anyone recovers it.
+// the run: past that, anyone may have the tenant, and the next acquire by anyone recovers it. After an Abort it asks once.
 func (o *operation) acquireAgain(ctx context.Context, req sitelock.Request) (*sitelock.Lock, sitelock.Grant, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*o.engine.config.Lease)
+	ctx, cancel := o.engine.uncancelled(ctx, 2*o.engine.config.Lease)
 	defer cancel()
 	for tries := 1; ; tries++ {
 		// One try at a time, because who waits queues behind others of this process, who wait for this very lock.
 		lock, grant, err := o.engine.locker.Acquire(context.WithoutCancel(ctx), o.store, req, 0)
-		if busy, isBusy := errors.AsType[*sitelock.LockBusyError](err); err == nil || isBusy && busy.State != nil {
+		busy, isBusy := errors.AsType[*sitelock.LockBusyError](err)
+		if err == nil || isBusy && busy.State != nil && busy.Cause == nil {
 			return lock, grant, err
 		}
 		if pause(ctx, tries) != nil {

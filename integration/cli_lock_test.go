@@ -36,8 +36,8 @@ func TestAProcessThatLostItsLockSaysSoAndFails(t *testing.T) {
 	})
 }
 
-// A lock that has lapsed but cannot be taken yet, because a transaction of its holder is still open in the database, is busy
-// without its row being read; the command that the advice names says whose it is, and that its lease has lapsed.
+// A lock that has lapsed but cannot be taken yet, because a transaction of its holder is still open in the database, is busy:
+// the message says whose it is, that its lease has lapsed and that trying again is right.
 func TestALapsedLockThatCannotBeTakenYetIsBusy(t *testing.T) {
 	t.Parallel()
 	onBothFleets(t, func(t *testing.T, f *cliFleet) {
@@ -50,7 +50,8 @@ func TestALapsedLockThatCannotBeTakenYetIsBusy(t *testing.T) {
 		f.expire()
 		commit := f.tenants[0].keepLockRow()
 		out := f.exits(5, append(one, "--lock-timeout", "0")...)
-		for _, part := range []string{"tenant-1: locked: database is busy, try again", "belay lock show tenant-1"} {
+		holder := fmt.Sprintf("(pid %d, lapsed)", dead.cmd.Process.Pid)
+		for _, part := range []string{"tenant-1: locked by apply of 0001-locale", holder, "the database is busy, try again", "belay lock show tenant-1"} {
 			contains(t, "busy message", out, part)
 		}
 		show := f.must("lock", "show", "tenant-1")

@@ -102,20 +102,31 @@ func (a *acquisition) whyRefused(ctx context.Context, refused error) error {
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case readErr == nil && a.blocks(state):
+	case readErr == nil && (a.blocks(state) || a.overtaken(state)):
 		return a.busy(state)
 	case errors.Is(refused, ErrContended):
-		return &LockBusyError{Cause: ErrContended}
+		busy := &LockBusyError{Cause: ErrContended}
+		if readErr == nil && state.Holder != "" && !a.own(state) {
+			busy.State = &state // lapsed, and not to be had yet
+		}
+		return busy
 	case readErr != nil:
 		return &LockBusyError{Cause: readErr}
 	}
 	return nil
 }
 
-// blocks reports whether the lock is someone else's. It may be this acquisition's own, by a try whose answer was lost, or
-// the one it replaces.
-func (a *acquisition) blocks(s State) bool {
-	return s.Live && s.Holder != a.req.Holder && s.Holder != a.req.Replace.Holder
+// blocks reports whether the lock is someone else's.
+func (a *acquisition) blocks(s State) bool { return s.Live && !a.own(s) }
+
+// own reports whether the lock is this acquisition's own, by a try whose answer was lost, or the one it replaces.
+func (a *acquisition) own(s State) bool {
+	return s.Holder == a.req.Holder || a.req.Replace.Holder != "" && s.Holder == a.req.Replace.Holder
+}
+
+// overtaken reports whether anybody has had the lock since the acquisition that this one replaces, so that no try succeeds.
+func (a *acquisition) overtaken(s State) bool {
+	return a.req.Replace.Holder != "" && s.Fence != a.req.Replace.Fence && !a.own(s)
 }
 
 func (a *acquisition) busy(s State) error {
@@ -213,7 +224,7 @@ func (a *acquisition) tell(s *State) {
 // shorten cuts a pause to what is left of the wait, and to just after the moment when the lease seen would lapse.
 func (a *acquisition) shorten(pause time.Duration, s *State) time.Duration {
 	pause = min(pause, time.Until(a.deadline))
-	if s != nil {
+	if s != nil && s.Live {
 		// Apart by chance, because every waiter of every process wakes for the same moment.
 		pause = min(pause, s.Expires.Sub(s.Now)+time.Millisecond+rand.N(pauseMin))
 	}

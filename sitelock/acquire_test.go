@@ -128,6 +128,55 @@ func TestABusyDatabaseIsPolledUntilTheWaitIsOver(t *testing.T) {
 	}
 }
 
+func TestALapsedHolderWhoseRowIsLockedIsNamed(t *testing.T) {
+	t.Parallel()
+	for _, wait := range []time.Duration{0, 10 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			var told []Waiting
+			l, store, req := started(t, Config{}), newMemory(), request()
+			other := store.take(req.Tenant, lease)
+			pass(2 * lease)
+			store.onAcquire = func(context.Context, int, func()) error { return ErrContended }
+			req.OnWait = func(w Waiting) { told = append(told, w) }
+			_, _, err := l.Acquire(t.Context(), store, req, wait)
+			busy, ok := errors.AsType[*LockBusyError](err)
+			if !ok || !errors.Is(busy.Cause, ErrContended) || busy.State == nil || busy.State.Holder != other.Holder || busy.State.Live {
+				t.Fatalf("error %v", err)
+			}
+			if n := store.count("acquire"); n > 20 {
+				t.Errorf("asked %d times in %s", n, wait)
+			}
+			if len(told) > 1 {
+				t.Errorf("told %d times", len(told))
+			}
+		})
+	}
+}
+
+func TestALockThatOthersHadInBetweenIsNotReplaced(t *testing.T) {
+	t.Parallel()
+	for name, gone := range map[string]bool{"they have it": false, "they let it go": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l, store, req := started(t, Config{}), newMemory(), request()
+			old := acquire(t, l, store, req)
+			old.Lose(&LockLostError{})
+			other := store.take(req.Tenant, lease)
+			if gone {
+				if err := store.Release(t.Context(), other); err != nil {
+					t.Fatal(err)
+				}
+			}
+			req.Replace = old.Held()
+			_, _, err := l.Acquire(t.Context(), store, req, 0)
+			busy, ok := errors.AsType[*LockBusyError](err)
+			if !ok || busy.State == nil || busy.Cause != nil || busy.State.Fence != other.Fence {
+				t.Errorf("error %v", err)
+			}
+		})
+	}
+}
+
 func TestAWaiterGetsTheLockJustAfterItLapses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -54,7 +54,9 @@
 //
 // A [Locker] renews all its locks of one database by one call per quarter of the lease. No database waits for another. A call
 // has a deadline within the quarter. What failed is tried again in the next quarter: three renewals fall into the trust. A
-// lock is in one renewal at a time, and none is sent once its release has begun.
+// lock is in one renewal at a time. They go on beside a transaction that ends by releasing the lock, so that no live holder
+// looks dead; one that finds it gone then decides nothing, because that may be the transaction's own doing: see
+// [Lock.Releasing]. None is sent once a lock is released.
 //
 // # Waiting
 //

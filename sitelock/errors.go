@@ -26,15 +26,16 @@ var (
 
 // LockBusyError says that a tenant's lock is someone else's.
 type LockBusyError struct {
-	// State is who has it; nil if the holder was just finishing, or if the database is too busy to tell.
+	// State is who has it, or had it last; nil if the holder was just finishing, or if the database is too busy to tell.
 	State *State
-	// Cause is ErrContended if the database was busy, or why State could not be read; nil otherwise.
+	// Cause is ErrContended if the database was busy, so that trying again shortly is right, or why State could not be read;
+	// nil otherwise.
 	Cause error
 }
 
 func (e *LockBusyError) Error() string {
 	switch {
-	case errors.Is(e.Cause, ErrContended):
+	case e.State == nil && errors.Is(e.Cause, ErrContended):
 		return "locked: database is busy, try again"
 	case e.State == nil && e.Cause != nil:
 		return fmt.Sprintf("locked: reading by whom: %v", e.Cause)
@@ -50,9 +51,16 @@ func (e *LockBusyError) Error() string {
 	if s.Change != "" {
 		what += " of " + s.Change
 	}
+	if s.Holder == "" {
+		return fmt.Sprintf("locked: somebody else had it in between (fence %d)", s.Fence)
+	}
 	if !s.Live {
-		return fmt.Sprintf("locked by %s on %s (pid %d, lapsed) since %s; lapsed at %s, the next apply or rollback recovers it",
+		lapsed := fmt.Sprintf("locked by %s on %s (pid %d, lapsed) since %s; lapsed at %s, the next apply or rollback recovers it",
 			what, s.Host, s.PID, clock(s.Since), clock(s.Expires))
+		if errors.Is(e.Cause, ErrContended) {
+			lapsed += "; the database is busy, try again"
+		}
+		return lapsed
 	}
 	return fmt.Sprintf("locked by %s on %s (pid %d, alive) since %s; lapses by %s unless renewed, then the next apply or rollback recovers it",
 		what, s.Host, s.PID, clock(s.Since), clock(s.Expires))

@@ -35,6 +35,11 @@ func TestErrorsSayWhoSinceWhenAndHowItHeals(t *testing.T) {
 			&LockBusyError{State: with(func(s *State) { s.Live = false })},
 			"locked by apply of 0042-customer on web-1 (pid 42, lapsed) since 2026-03-01T11:00:00Z; lapsed at 2026-03-01T11:01:00Z, the next apply or rollback recovers it",
 		},
+		"lapsed and contended": {
+			&LockBusyError{State: with(func(s *State) { s.Live = false }), Cause: ErrContended},
+			"locked by apply of 0042-customer on web-1 (pid 42, lapsed) since 2026-03-01T11:00:00Z; lapsed at 2026-03-01T11:01:00Z, the next apply or rollback recovers it; the database is busy, try again",
+		},
+		"overtaken": {&LockBusyError{State: &State{Fence: 13}}, "locked: somebody else had it in between (fence 13)"},
 		"hold": {
 			&LockBusyError{State: with(func(s *State) { s.Operation, s.Reason = OpHold, "moving the disk" })},
 			"held by an operator on web-1 (pid 42) since 2026-03-01T11:00:00Z, reason: moving the disk; ends by itself at 2026-03-01T11:01:00Z, or with: belay lock release",

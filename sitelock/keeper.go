@@ -132,7 +132,7 @@ func (k *keeper) keep(g *group) {
 	}
 }
 
-// renew sends one renewal for all locks of a group but those that are being renewed or released at this moment.
+// renew sends one renewal for all locks of a group but those that are being renewed or released by a call of their own.
 func (k *keeper) renew(g *group) {
 	batch := k.batch(g)
 	if len(batch) == 0 {
@@ -157,7 +157,7 @@ func (k *keeper) renew(g *group) {
 	for _, l := range batch {
 		switch {
 		case lost.has(l.held):
-			l.Lose(&LockLostError{})
+			l.denied()
 		case known && !skipped.has(l.held):
 			l.Extended(sentAt)
 		}

@@ -23,17 +23,19 @@ type Lock struct {
 	cancel context.CancelCauseFunc
 	// freed tells the next waiter in this process.
 	freed func()
-	// turn is full while a renewal of this lock is under way, or a transaction that releases it: one at a time, because
-	// a renewal that meets a release would report a loss that is none.
+	// turn is full while a renewal of this lock is under way, or its release: one at a time, because a renewal that meets a
+	// release would report a loss that is none.
 	turn chan struct{}
 
 	mu         sync.Mutex
 	trustUntil time.Time
 	trustEnds  *time.Timer
 	// open counts transactions that prove the fence themselves. While there is one, the end of trust waits for its end.
-	open     int
-	released bool
-	lost     *LockLostError
+	open int
+	// releasing says that one of them releases the lock. A renewal that finds it gone then sets doubted and decides nothing.
+	releasing, doubted bool
+	released           bool
+	lost               *LockLostError
 	// gone says that the database said so: there is nothing left to release.
 	gone bool
 }
@@ -118,7 +120,7 @@ func (l *Lock) renew(ctx context.Context) error {
 		lost, err := l.store.Renew(ctx, []Held{l.held}, l.lease)
 		switch {
 		case slices.Contains(lost, l.held):
-			l.Lose(&LockLostError{})
+			l.denied()
 			return l.Err()
 		case err == nil:
 			l.Extended(sentAt)
@@ -142,19 +144,18 @@ func (l *Lock) Proving(ctx context.Context, tx func(ctx context.Context) error) 
 	return tx(ctx)
 }
 
-// Releasing runs a transaction that releases the lock, and is otherwise like Proving. No renewal is under way while it runs.
-// If it succeeds, the lock is released, and only its context lives on until Release is called; if it fails, the lock goes
-// on being renewed.
+// Releasing runs a transaction that releases the lock, and is otherwise like Proving: others see a live lock for as long as
+// it takes. If it succeeds, the lock is released, and only its context lives on until Release is called. If it fails, the
+// lock goes on being renewed; where a renewal has meanwhile found it gone, which may be the transaction's own doing, one more
+// decides. One Releasing at a time.
 func (l *Lock) Releasing(ctx context.Context, tx func(ctx context.Context) error) (err error) {
 	if err := l.begin(); err != nil {
 		return err
 	}
+	l.mu.Lock()
+	l.releasing = true
+	l.mu.Unlock()
 	defer func() { l.end(ctx, err) }()
-	l.keeper.drop(l)
-	if err := l.take(ctx); err != nil {
-		return fmt.Errorf("release lock: wait for a renewal under way: %w", err)
-	}
-	defer l.give()
 	if err := tx(ctx); err != nil {
 		return err
 	}
@@ -179,9 +180,10 @@ func (l *Lock) end(ctx context.Context, err error) {
 		l.Lose(lost)
 	}
 	l.mu.Lock()
-	overdue := l.lost == nil && !l.released && !time.Now().Before(l.trustUntil)
+	undecided := l.lost == nil && !l.released && (l.doubted || !time.Now().Before(l.trustUntil))
+	l.releasing, l.doubted = false, false
 	l.mu.Unlock()
-	if overdue {
+	if undecided {
 		// The caller may be cancelled, and the question is still whether the lock is held. Failure shows in check below.
 		_ = l.renew(context.WithoutCancel(ctx))
 	}
@@ -189,9 +191,7 @@ func (l *Lock) end(ctx context.Context, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open--
-	if l.check() == nil {
-		_ = l.keeper.add(l) // a stopped keeper renews nothing, and then trust ends
-	}
+	_ = l.check()
 }
 
 // Extended says that a transaction sent at sentAt extended the lease, and has committed.
@@ -216,6 +216,18 @@ func (l *Lock) Lose(err *LockLostError) {
 	l.lose(err)
 }
 
+// denied takes in that a renewal found the lock gone or taken.
+func (l *Lock) denied() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.releasing {
+		l.doubted = true
+		return
+	}
+	l.gone = true
+	l.lose(&LockLostError{})
+}
+
 func (l *Lock) lose(err *LockLostError) {
 	if l.lost != nil || l.released {
 		return
@@ -230,14 +242,11 @@ func (l *Lock) lose(err *LockLostError) {
 
 // Release frees the lock and ends its context. It runs on a deadline of its own, also when ctx has ended. An error is
 // worth no more than a log line: the lock lapses by itself. [ErrNotHeld] says that it had lapsed and was taken. After the
-// first call, and after Releasing, it has nothing left to do and returns nil.
+// first call, and after Releasing, it only waits for a renewal under way and returns nil: then none uses the store any more.
 func (l *Lock) Release(ctx context.Context) error {
 	defer l.cancel(nil)
 	released, gone := l.finish()
-	switch {
-	case released:
-		return nil
-	case gone:
+	if gone && !released {
 		return fmt.Errorf("release lock: %w", ErrNotHeld)
 	}
 	// A cancelled caller still frees its lock. A renewal under way ends within the first half of this.
@@ -247,6 +256,9 @@ func (l *Lock) Release(ctx context.Context) error {
 		return fmt.Errorf("release lock: wait for a renewal under way: %w", err)
 	}
 	defer l.give()
+	if released {
+		return nil
+	}
 	defer l.freed()
 	if err := l.store.Release(ctx, l.held); err != nil {
 		return fmt.Errorf("release lock: %w", err)

@@ -103,7 +103,8 @@ func (m *memory) Acquire(ctx context.Context, req Request) (grant Grant, err err
 		r := m.row(req.Tenant)
 		own := r.held.Holder == req.Holder
 		replaces := req.Replace.Holder != "" && r.held == req.Replace
-		if r.live() && !own && !replaces {
+		overtaken := req.Replace.Holder != "" && r.held.Fence != req.Replace.Fence
+		if (r.live() && !replaces || overtaken) && !own {
 			err = ErrRefused
 			return
 		}
@@ -178,6 +179,14 @@ func (m *memory) take(id tenant.ID, lease time.Duration) Held {
 	r.process, r.op = Process{Host: "other.example", PID: 7}, OpApply
 	r.since, r.expires = time.Now(), time.Now().Add(lease)
 	return r.held
+}
+
+// giveBack makes a released lock held again, as if the transaction that freed it had been rolled back.
+func (m *memory) giveBack(held Held) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r := m.row(held.Tenant)
+	r.held, r.expires = held, time.Now().Add(time.Minute)
 }
 
 // expires returns when a tenant's lock lapses.

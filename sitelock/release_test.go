@@ -3,6 +3,7 @@ package sitelock
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -105,43 +106,107 @@ func TestAReleaseThatFailsIsReportedAndNotRepeated(t *testing.T) {
 	}
 }
 
-func TestReleasingRunsWithoutRenewalsAndFreesTheLock(t *testing.T) {
+func TestALockIsRenewedWhileItsLastTransactionIsOpen(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l, store := started(t, Config{}), newMemory()
-		renewing := false
-		store.onRenew = func(_ context.Context, _ int, apply func()) error {
-			renewing = true
-			pass(5 * time.Second)
-			apply()
-			renewing = false
-			return nil
-		}
 		lock := acquire(t, l, store, request())
-		pass(lease/4 + time.Second)
 		err := lock.Releasing(t.Context(), func(ctx context.Context) error {
-			if renewing {
-				t.Error("a renewal was under way")
-			}
+			pass(3 * lease)
 			if err := lock.AssertHeld(ctx); err != nil {
 				t.Errorf("assert in the transaction: %v", err)
 			}
-			pass(lease / 2)
+			if state, _ := store.State(ctx, lock.Held().Tenant); !state.Live {
+				t.Error("a live holder looks dead")
+			}
 			return store.Release(ctx, lock.Held())
 		})
 		if err != nil {
 			t.Error(err)
 		}
-		if n := store.count("renew"); n != 1 {
-			t.Errorf("%d renewals", n)
-		}
 		if !errors.Is(lock.Err(), ErrNotHeld) || lock.Context().Err() != nil {
 			t.Errorf("error %v, context %v", lock.Err(), lock.Context().Err())
 		}
+		renewed := store.count("renew")
 		pass(lease)
 		release(t, lock)
-		if lock.Context().Err() == nil || store.count("release") != 1 || store.count("renew") != 1 {
+		if lock.Context().Err() == nil || store.count("release") != 1 || store.count("renew") != renewed {
 			t.Errorf("calls %v", store.log)
+		}
+	})
+}
+
+func TestARenewalThatMeetsTheReleaseIsNoLoss(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		err  error // of the transaction
+		took bool  // it has taken effect
+		lost bool
+	}{
+		"the transaction succeeds":            {took: true},
+		"its answer is lost":                  {err: errCut, took: true, lost: true},
+		"it fails, and the lock is as it was": {err: errCut},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				l, store := started(t, Config{}), newMemory()
+				lock := acquire(t, l, store, request())
+				err := lock.Releasing(t.Context(), func(ctx context.Context) error {
+					if err := store.Release(ctx, lock.Held()); err != nil {
+						t.Error(err)
+					}
+					pass(lease / 2) // renewals find the row free
+					if lock.Err() != nil || lock.Context().Err() != nil {
+						t.Errorf("lost before the transaction returned: %v", lock.Err())
+					}
+					if !tt.took {
+						store.giveBack(lock.Held())
+					}
+					return tt.err
+				})
+				if !errors.Is(err, tt.err) {
+					t.Errorf("error %v", err)
+				}
+				_, lost := errors.AsType[*LockLostError](lock.Err())
+				if held := lock.Err() == nil; lost != tt.lost || held != !tt.took {
+					t.Errorf("error %v", lock.Err())
+				}
+				if !tt.took {
+					pass(2 * lease)
+					if err := lock.Err(); err != nil {
+						t.Errorf("not renewed any more: %v", err)
+					}
+				}
+				_ = lock.Release(t.Context())
+			})
+		})
+	}
+}
+
+func TestNoRenewalUsesTheStoreAfterARelease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, store := started(t, Config{}), newMemory()
+		var renewing atomic.Bool
+		store.onRenew = func(_ context.Context, _ int, apply func()) error {
+			renewing.Store(true)
+			pass(5 * time.Second)
+			apply()
+			renewing.Store(false)
+			return nil
+		}
+		lock := acquire(t, l, store, request())
+		err := lock.Releasing(t.Context(), func(ctx context.Context) error {
+			pass(lease/4 + time.Second)
+			return store.Release(ctx, lock.Held())
+		})
+		if err != nil || !renewing.Load() {
+			t.Errorf("error %v, renewal under way: %v", err, renewing.Load())
+		}
+		release(t, lock)
+		if renewing.Load() {
+			t.Error("released while a renewal was under way")
 		}
 	})
 }

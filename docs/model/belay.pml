@@ -76,32 +76,35 @@ byte term, term_of[2];          /* ghosts: custody changes so far, and under whi
 /* What the journal says of a cell: the value of the newest plan whose step is in place. */
 #define FOLD(i) (IN_PLACE(0,i) && !(IN_PLACE(1,i) && NEWER(1,0)) -> 1 : (IN_PLACE(1,i) -> 2 : 0))
 #define SAYS(p) (plan[p].status == applied -> BOTH : 0)
+#define STRANDED(p) (IN_FLIGHT(p) && plan[p].fence != lock_fence && lock_fence != 0)    /* 0: no row to tell by */
+#define SUCCEEDED(p, down) (plan[p].effect == (down -> 0 : BOTH) && plan[p].status == (down -> pending : applied))
 
+/* A comment beside an assertion names the guarantee that fails with it. */
 inline check_custody(e) {
-  assert(ONLY_DATA || term_of[e] == term)                                            /* G1: only the present term writes */
+  assert(ONLY_DATA || term_of[e] == term)                 /* G1: only the present term writes */
 }
 inline check_cell(i) {
-  assert(IN_DOUBT(0,i) || IN_DOUBT(1,i) || data[i] == FOLD(i))                       /* G6: data are the fold of the journal */
+  assert(IN_DOUBT(0,i) || IN_DOUBT(1,i) || data[i] == FOLD(i)) /* G6: data are the fold of the journal */
 }
 inline check_plan(p) {
-  assert(IN_FLIGHT(p) || PARTIAL(p) || plan[p].effect == SAYS(p));                   /* G3: what does not look partial is what its status says */
-  assert(ONLY_DATA || !IN_FLIGHT(p) || plan[p].fence == lock_fence || lock_fence == 0) /* G2: a change of custody leaves no plan in flight */
+  assert(IN_FLIGHT(p) || PARTIAL(p) || plan[p].effect == SAYS(p)); /* G3: what does not look partial is what its status says */
+  assert(ONLY_DATA || !STRANDED(p))                       /* G2: a change of custody leaves no plan in flight */
 }
 inline check() {
   check_cell(0); check_cell(1); check_plan(0); check_plan(1);
-  assert(ONLY_DATA || !IN_FLIGHT(0) || !IN_FLIGHT(1))                                /* G1: one plan in flight */
+  assert(ONLY_DATA || !IN_FLIGHT(0) || !IN_FLIGHT(1))     /* G1: one plan in flight */
 }
 inline check_report(p, down) {
-  assert(plan[p].effect == (down -> 0 : BOTH) && plan[p].status == (down -> pending : applied)) /* G7: what was acknowledged is so */
+  assert(ONLY_DATA || SUCCEEDED(p, down))                 /* G7: what was acknowledged is so */
 }
 inline check_decided(e) {
-  assert(ONLY_DATA || !orphan[e])                                                    /* G7: what is looked up has been decided */
+  assert(ONLY_DATA || !orphan[e])                         /* G7: what is looked up has been decided */
 }
 inline check_once(p, i, is_there) {
-  assert(((plan[p].effect & BIT(i)) != 0) == is_there)                               /* G4: exactly once */
+  assert(((plan[p].effect & BIT(i)) != 0) == is_there)    /* G4: exactly once */
 }
 inline check_renewal(e) {
-  assert(ONLY_DATA || (term_of[e] == term && HOLDS(e)))                              /* G2: nobody keeps another's lease from lapsing */
+  assert(ONLY_DATA || (term_of[e] == term && HOLDS(e)))   /* G2: nobody keeps another's lease from lapsing */
 }
 
 /* ---- Acquire, recover, claim ------------------------------------------------------------------------------------ */
@@ -195,13 +198,16 @@ inline commit(e) {
 /* Committed by this engine, in this term. */
 #define CLAIMED(e, p)    (IN_FLIGHT(p) && plan[p].fence == fence[e])
 #define ANNOUNCED(e)     (group[e].entry == intent || group[e].entry == undo_intent)
+/* What the next acquire recovers, if it was committed. */
+#define NOT_LOOKED_UP(e) (group[e].move == claim_apply || group[e].move == claim_rollback || group[e].move == fail)
 /* The plan rests where a successful run leaves it. */
 #define ENDED(p, down)   (!PARTIAL(p) && ((down && plan[p].status == pending) || (!down && plan[p].status == applied)))
 
 inline choose(p, down) { if :: p = 0 :: PLANS == 2 -> p = 1 fi; if :: down = false :: down = true fi }
 
 inline pack(e, p, its_steps, its_entry, its_move, its_release) {
-  group[e].plan = p; group[e].steps = its_steps; group[e].entry = its_entry; group[e].move = its_move; group[e].release = its_release
+  group[e].plan = p; group[e].steps = its_steps; group[e].entry = its_entry;
+  group[e].move = its_move; group[e].release = its_release
 }
 /* The last steps of a plan carry the move that ends the claim, and that one the release, unless the lock is kept. */
 inline pack_steps(e, p, its_steps, its_entry, last) {
@@ -252,7 +258,8 @@ work:                                   /* the plan is in flight under this engi
 sent:                                   /* proved, and not yet committed */
   if
   :: atomic { commit(e); if :: acknowledge(e, p, down) :: goto unknown fi }
-  :: atomic { proving[e] = false; if :: CLAIMED(e, p) -> goto work :: else -> goto release fi } /* the server ended it, and said so */
+  :: atomic {                           /* the server ended it, and said so */
+       proving[e] = false; if :: CLAIMED(e, p) -> goto work :: else -> goto release fi }
   :: atomic { orphan[e] = true; goto unknown }
   fi;
 
@@ -312,15 +319,15 @@ unknown:                                /* was it committed? */
     if
     :: UNKNOWN == RETRY && !orphan[e] -> prove(e); goto sent
     :: UNKNOWN == BELIEVE && !orphan[e] -> acknowledge(e, p, down)
-    :: group[e].move == claim_apply || group[e].move == claim_rollback || group[e].move == fail -> goto release
-    :: UNKNOWN == LOOK && TAKEABLE(e) ->
+    :: NOT_LOOKED_UP(e) -> goto release
+    :: UNKNOWN == LOOK && !NOT_LOOKED_UP(e) && TAKEABLE(e) && !(ONLY_DATA && orphan[e]) ->
        check_decided(e);
        if :: group[e].move == undo -> down = true :: else fi;
        d_step { take(e); recover_all(); claim(e, p, down); check() };
        if :: CLAIMED(e, p) -> goto work :: else fi;
        if :: ENDED(p, down) -> check_report(p, down) :: else fi;
        goto release
-    :: UNKNOWN == LOOK && !HOLDS(e) && lock_holder != NOBODY -> /* someone else has it, and reading is enough */
+    :: UNKNOWN == LOOK && !NOT_LOOKED_UP(e) && !HOLDS(e) && lock_holder != NOBODY -> /* someone else has it, and reading is enough */
        check_decided(e);
        if :: ENDED(p, down) -> check_report(p, down) :: else fi;
        goto over

@@ -21,14 +21,14 @@
 #define EXTERNAL 0              /* which steps act outside the database: 1 the first, 3 both */
 #endif
 #ifndef ONLY_DATA
-#define ONLY_DATA 0             /* says nothing of a broken rule until the tenant's data, or what is said of them, is wrong */
+#define ONLY_DATA 0             /* says nothing of a broken rule until data and journal contradict each other */
 #endif
 
 /* ---- Custody ---------------------------------------------------------------------------------------------------- */
 
 #define NO_PROOF   0
 #define PLAIN_READ 1            /* looks at the lock row, and does not lock it */
-#define NOT_RAISED 2            /* locks it if holder and fence match; if not, the statements behind it take effect all the same */
+#define NOT_RAISED 2            /* locks it, if it is its own; if not, what follows takes effect all the same */
 #define LOCKING    3            /* locks it against a change of its fence, or raises */
 #ifndef PROOF
 #define PROOF LOCKING           /* how a checkpoint begins */

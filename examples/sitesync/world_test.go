@@ -92,7 +92,7 @@ func (w *world) product(t *testing.T, cdn sitesync.CDN) *sitesync.Product {
 }
 
 // hasty makes a crash heal within seconds.
-var hasty = sitesync.Config{Lease: time.Second, PublishTimeout: 2 * time.Second}
+var hasty = sitesync.Config{Lease: 4 * time.Second, PublishTimeout: 2 * time.Second}
 
 // exec runs statements in a schema.
 func (w *world) exec(t *testing.T, schema, sql string) {

@@ -190,6 +190,12 @@ func (a advice) refused(e *engine.RefusedError) []Next {
 		return next
 	case engine.RefusedQuarantined:
 		return []Next{{a.again("--retry"), "to try again when the cause is removed"}, a.resolve()}
+	case engine.RefusedImage:
+		return []Next{
+			{"restore the tenant's database from a backup that has it", "then roll back again"},
+			{"undo the step by hand", "then say so:"},
+			a.resolve(),
+		}
 	case engine.RefusedHalfUndone:
 		return []Next{{a.rollback(""), "to finish the rollback"}, a.resolve()}
 	case engine.RefusedNewer:
