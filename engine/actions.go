@@ -59,7 +59,8 @@ type External[A any] struct {
 	// Undo takes the effect back, using call.Before. Nil if there is nothing to run; the change must then say why.
 	Undo func(ctx context.Context, call ActionCall[A]) error
 	// FencesChecked says that the resource refuses a lower fence than it has seen. The engine then need not wait, after
-	// a take-over, until the former holder's call has run out of time.
+	// a take-over, until the former holder's call has run out of time. An Inspect must show the resource its fence, too: its
+	// answer may settle the step without another call, and a late one of the former holder would still be let in.
 	FencesChecked bool
 }
 

@@ -234,7 +234,10 @@ func (tx *transaction) send(ctx context.Context) (at int, err error) {
 	tx.queue = nil
 	sent := 0
 	for sent < len(queue) {
-		part := queue[sent : sent+deliverable(queue[sent:])]
+		part := queue[sent:]
+		if !tx.reading { // what only reads keeps nobody out
+			part = part[:deliverable(part)]
+		}
 		at, err := tx.sendPart(ctx, part)
 		if err != nil {
 			return sent + at, err
