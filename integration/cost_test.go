@@ -127,6 +127,12 @@ func TestAPlanOnPostgresCostsTwoCommitsAndAConstantNumberOfRoundTrips(t *testing
 		}
 	}
 	equal(t, "rows", w.query("SELECT count(*) FROM ledger"), "50")
+	// All that is left of the two plans, and their effects, was written by two transactions each.
+	equal(t, "transactions that wrote", w.query(`SELECT count(DISTINCT x) FROM (
+		SELECT xmin::text AS x FROM belay.event WHERE change_id IN ('ten', 'forty')
+		UNION SELECT p.xmin::text FROM belay.plan p WHERE change_id IN ('ten', 'forty')
+		UNION SELECT j.xmin::text FROM belay.journal j JOIN belay.plan p USING (tenant_id, plan_id) WHERE change_id IN ('ten', 'forty')
+		UNION SELECT xmin::text FROM ledger) written`), "4")
 	for _, c := range []*plan.Change{forty, ten} {
 		if got := rollback(c); got.trips != 3 || got.commits != 3 {
 			t.Errorf("rollback of %d steps: %+v", len(c.Steps), got)
