@@ -24,6 +24,8 @@ type ApplyOptions struct {
 	Retry bool
 	// Repin lets a partial plan take an edited change, if only steps not in place differ.
 	Repin bool
+	// OutOfOrder lets ApplyMissing apply a change that comes before one in place.
+	OutOfOrder bool
 }
 
 // Apply brings a tenant to where every step of the change is in place. A plan that an earlier apply left partial is
@@ -119,6 +121,7 @@ func (o *operation) undo(ctx context.Context, r *run, cause error) (Result, erro
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.engine.config.UndoTimeout)
 	defer cancel()
 	r.observe(KindUndoing, "", cause)
+	r.keepLock = false // nothing follows what failed
 	undoErr := o.whyNotUndo(ctx, r.program, r.record)
 	if undoErr == nil {
 		undoErr = r.turnBack(ctx, cause)
@@ -157,7 +160,7 @@ func (o *operation) stillRequired(ctx context.Context, r *run) error {
 	if err != nil {
 		return err
 	}
-	return whyNotRequires(records, change)
+	return whyNotRequires(records, change, nil)
 }
 
 // whyNotApply says what speaks against the apply, in the tenant's plans as known or else as read now.

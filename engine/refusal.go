@@ -23,6 +23,7 @@ const (
 	RefusedQuarantined  Refusal = "quarantined"
 	RefusedHalfUndone   Refusal = "half_undone"   // an applied plan with steps missing: finish the rollback
 	RefusedNewer        Refusal = "newer_applied" // a newer plan is in place on top of it
+	RefusedOutOfOrder   Refusal = "out_of_order"  // a change that comes later in the list is in place already
 	RefusedImage        Refusal = "image_damaged" // a before-image that the way back needs is damaged or gone
 	RefusedUnknown      Refusal = "unknown_change"
 	RefusedInvalid      Refusal = "invalid_change"
@@ -92,19 +93,26 @@ func whyNotApply(records []plan.Record, change *plan.Change, digest plan.Digest,
 	if err := blockedByPartial(records, change.ID); err != nil {
 		return err
 	}
-	if err := whyNotRequires(records, change); err != nil {
+	if err := whyNotRequires(records, change, nil); err != nil {
 		return err
 	}
+	return whyIrreversible(change, opts)
+}
+
+func whyIrreversible(change *plan.Change, opts ApplyOptions) error {
 	if s := change.Irreversible(); s != nil && !opts.AllowIrreversible {
 		return refuse(RefusedIrreversible, nil, "step %s cannot be undone: %s", s.ID, s.Undo.Irreversible)
 	}
 	return nil
 }
 
-func whyNotRequires(records []plan.Record, change *plan.Change) error {
+// whyNotRequires names the required changes that are neither applied nor among those applied first, in the same operation.
+func whyNotRequires(records []plan.Record, change *plan.Change, ahead []string) error {
 	var missing []string
 	for _, id := range change.Requires {
-		if r := find(records, id); r == nil || r.Plan.Status != plan.Applied || r.Partial() {
+		r := find(records, id)
+		applied := r != nil && r.Plan.Status == plan.Applied && !r.Partial()
+		if !applied && !slices.Contains(ahead, id) {
 			missing = append(missing, id)
 		}
 	}

@@ -42,7 +42,8 @@ type Result struct {
 	StepsDone, StepsTotal int
 	// Recovered lists plans that a dead holder had left in flight.
 	Recovered []sitelock.Recovered
-	// Also lists the other changes that a cascade or rollback-to rolled back, in that order.
+	// Also lists the other changes that the same operation applied or rolled back before, in that order: those missing from
+	// a list, or those on top of the one to go back to.
 	Also []string
 	// Err is why the verdict is not a good one; nil otherwise.
 	Err      error

@@ -235,13 +235,57 @@ func TestAChangeThatNoTenantCanTakeIsRefusedAtOnce(t *testing.T) {
 	}
 }
 
-func TestADirectoryOfChangesIsNotSupportedYet(t *testing.T) {
+func TestADirectoryOfChangesBringsTenantsUpToDate(t *testing.T) {
+	t.Parallel()
+	w := fleet(t, "acme", "bolt")
+	w.ok("apply", w.customers("stop"), "-t", "acme", "-y")
+	w.change("0002-note", map[string]string{
+		"change.yaml": "version: 1\nid: 0002-note\nrequires: [0001-customer]\nsteps:\n  - id: note\n    sql: { up: up.sql, down: down.sql }\n",
+		"up.sql":      "CREATE TABLE note (id integer);", "down.sql": "DROP TABLE note;",
+	})
+	w.want(exitUsage, "apply", "changes", "--all", "--repin", "-y")
+	w.want(exitUsage, "apply", "changes/0002-note", "--all", "--out-of-order", "-y")
+
+	r := w.ok("apply", "changes", "--all", "-y", "-o", "json")
+	report := decode[render.Report](t, r.stdout)
+	if len(report.Changes) != 2 || report.Changes[1].Change != "0002-note" || report.Change != "" {
+		t.Errorf("the document says it is about %q and %v", report.Change, report.Changes)
+	}
+	for name, also := range map[string]string{"acme": "", "bolt": "0001-customer"} {
+		for _, one := range report.Tenants {
+			if one.Tenant == name && (one.Change != "0002-note" || strings.Join(one.Also, ",") != also) {
+				t.Errorf("%s came to %s, after %v", name, one.Change, one.Also)
+			}
+		}
+	}
+	contains(t, w.ok("apply", "changes", "--all", "-y").stdout, "changes: nothing to do, 2 already applied")
+
+	// What comes late is not slipped in.
+	w.change("0000-earlier", map[string]string{
+		"change.yaml": "version: 1\nid: 0000-earlier\nsteps:\n  - id: s\n    sql: { up: up.sql }\n    undo: { none: it reads }\n",
+		"up.sql":      "SELECT 1;",
+	})
+	r = w.want(exitRefused, "apply", "changes", "-t", "acme", "-t", "bolt", "-y")
+	contains(t, r.stderr, "older than 0001-customer, which is in place, and not applied: 0000-earlier",
+		"belay apply changes -t acme --out-of-order")
+	w.ok("apply", "changes", "--all", "--out-of-order", "-y")
+	w.ok("rollback", "--to", "0001-customer", "-t", "acme", "-y")
+	if n := w.scalar("acme", "SELECT count(*) FROM sqlite_schema WHERE name = 'note'"); n != "0" {
+		t.Error("the table is still there")
+	}
+}
+
+func TestWhatIsWrongWithADirectoryOfChangesIsSaidWhereItStands(t *testing.T) {
 	t.Parallel()
 	w := fleet(t, "acme")
-	w.customers("stop")
-	w.change("0002-note", map[string]string{"change.yaml": "version: 1\n"})
-	r := w.want(exitUsage, "apply", "changes", "--all", "-y")
-	contains(t, r.stderr, "holds 2 changes", "not supported yet", "changes/0001-customer")
+	step := "steps:\n  - id: s\n    sql: { up: up.sql }\n    undo: { none: it reads }\n"
+	for id, requires := range map[string]string{"a": "c", "b": "a", "c": "b", "d": "nowhere"} {
+		w.change(id, map[string]string{
+			"change.yaml": "version: 1\nid: " + id + "\nrequires: [" + requires + "]\n" + step, "up.sql": "SELECT 1;",
+		})
+	}
+	r := w.want(exitRefused, "apply", "changes", "--all", "-y")
+	contains(t, r.stderr, "changes in changes are not valid", "circle", "d/change.yaml:3:", "nowhere")
 }
 
 func TestLinesOfJSONTellEventsTenantsAndTheSummary(t *testing.T) {

@@ -134,17 +134,43 @@ func (p *program) loadChange(arg string) (*plan.Change, error) {
 	change, err := plan.Load(p.path(dir))
 	if errors.Is(err, fs.ErrNotExist) {
 		if several := p.changesIn(dir); len(several) > 0 {
-			f := fail(exitUsage, "%s holds %s: a directory of changes is not supported yet, name one of them", arg, render.Plural(len(several), "change"))
+			f := fail(exitUsage, "%s holds %s: name one of them", arg, render.Plural(len(several), "change"))
 			return nil, f.advise(filepath.Join(dir, several[0]), "for one")
 		}
 	}
+	return change, notLoaded("change in "+arg+" is", err)
+}
+
+// notLoaded refuses changes that could not be read; nil if they could.
+func notLoaded(what string, err error) error {
 	if invalid, ok := errors.AsType[*plan.InvalidError](err); ok {
-		return nil, &failure{code: exitRefused, err: fmt.Errorf("change in %s is not valid:\n%w", arg, invalid)}
+		return &failure{code: exitRefused, err: fmt.Errorf("%s not valid:\n%w", what, invalid)}
 	}
 	if err != nil {
-		return nil, &failure{code: exitRefused, err: err}
+		return &failure{code: exitRefused, err: err}
 	}
-	return change, nil
+	return nil
+}
+
+// findChanges returns the changes that an argument of apply names: one, or all of a directory, in the order in which they
+// apply.
+func (s *session) findChanges(ctx context.Context, arg string) (changes []*plan.Change, several bool, err error) {
+	dir := changeFolder(arg)
+	if !s.namesPath(arg) || !s.holdsChanges(dir) {
+		change, err := s.findChange(ctx, arg)
+		return []*plan.Change{change}, false, err
+	}
+	changes, err = plan.LoadAll(s.path(dir))
+	if err == nil {
+		changes, err = plan.Order(changes)
+	}
+	return changes, true, notLoaded("changes in "+arg+" are", err)
+}
+
+// holdsChanges reports whether a directory is one of changes, and not one itself.
+func (p *program) holdsChanges(dir string) bool {
+	_, err := os.Stat(p.path(filepath.Join(dir, changeFile)))
+	return errors.Is(err, fs.ErrNotExist) && len(p.changesIn(dir)) > 0
 }
 
 // changesIn lists the folders in a directory that hold a change.

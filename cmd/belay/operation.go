@@ -19,8 +19,8 @@ import (
 type operation struct {
 	session *session
 	command render.Command
-	// register is the change to register in the control database; nil if there is none.
-	register *plan.Change
+	// register are the changes to register in the control database, in the order in which they apply.
+	register []*plan.Change
 	tenants  *chosen
 	verbose  bool
 	// detailed turns work that is left into exit code 2.
@@ -31,8 +31,8 @@ type operation struct {
 	report   render.Report
 	table    *render.Table
 	problems []render.Problem
-	// taken says that some tenant was given the change.
-	taken bool
+	// taken are the changes that some tenant was given.
+	taken map[string]bool
 	// untold counts the problems beyond those kept.
 	untold int
 }
@@ -54,28 +54,55 @@ func (o *operation) run(ctx context.Context, do work) error {
 	o.table = render.NewTable("TENANT", "RESULT", "STEPS", "TIME")
 	o.report = render.Report{Schema: render.Schema(o.command.Name), Change: o.command.Change, Tenants: []render.TenantResult{}}
 	o.command.Elsewhere = s.elsewhere(ctx, o.command.Argument)
-	edited := false
-	if o.register != nil {
-		o.report.Digest = o.register.Digest()
-		var err error
-		if edited, err = s.registerNew(ctx, o.register); err != nil {
-			return err
-		}
+	o.taken = map[string]bool{}
+	edited, err := o.registerNew(ctx)
+	if err != nil {
+		return err
 	}
 	watcher := o.newWatcher()
 	s.watcher = named{watcher, o.names}
 	done := s.interrupts.during(s.engine.Abort, o.names.InFlight)
-	err := do(ctx, o.noted(ctx), o.result)
+	err = do(ctx, o.noted(ctx), o.result)
 	done()
 	watcher.Stop()
 	s.watcher = nil
 	if err != nil && ctx.Err() != nil {
 		err = nil // the tenants that were not listed are as if they had not been selected: the signal says why
 	}
-	if edited && o.taken {
-		err = errors.Join(err, s.registerEdit(ctx, o.register))
+	for _, change := range edited {
+		if o.taken[change.ID] {
+			err = errors.Join(err, s.registerEdit(ctx, change))
+		}
 	}
 	return errors.Join(o.tell(), o.ending(err))
+}
+
+// registerNew registers the changes that are not known yet, and returns those that are known as something else.
+func (o *operation) registerNew(ctx context.Context) (edited []*plan.Change, err error) {
+	several := o.command.Change == ""
+	for _, change := range o.register {
+		if several {
+			o.report.Changes = append(o.report.Changes, render.ChangeRef{Change: change.ID, Digest: change.Digest()})
+		} else {
+			o.report.Digest = change.Digest()
+		}
+		other, err := o.session.registerNew(ctx, change)
+		if err != nil {
+			return nil, err
+		}
+		if other {
+			edited = append(edited, change)
+		}
+	}
+	return edited, nil
+}
+
+// subject is what the operation is about, for people.
+func (o *operation) subject() string {
+	if o.command.Change != "" {
+		return o.command.Change
+	}
+	return o.command.Argument
 }
 
 // noted passes the tenants on and remembers their names.
@@ -99,7 +126,7 @@ func (o *operation) newWatcher() render.Watcher {
 		o.stream = render.NewStream(s.stdout, o.command.Name)
 		return o.stream
 	case s.animated():
-		return s.stderr.draw(o.command.Name+" "+o.command.Change, o.tenants.Count)
+		return s.stderr.draw(o.command.Name+" "+o.subject(), o.tenants.Count)
 	}
 	return render.NewLines(s.stderr)
 }
@@ -118,7 +145,12 @@ func (o *operation) result(r engine.Result) {
 	o.session.watcher.Result(r)
 	o.report.Summary.Selected++
 	o.report.Summary.Count(r.Verdict)
-	o.taken = o.taken || takes(r)
+	if takes(r) {
+		o.taken[r.Change] = true
+	}
+	for _, change := range r.Also {
+		o.taken[change] = true
+	}
 	switch o.session.settings.Format {
 	case formatJSON:
 		o.report.Tenants = append(o.report.Tenants, render.NewTenantResult(r))
@@ -150,7 +182,7 @@ func worthShowing(v engine.Verdict) bool {
 	return true
 }
 
-// takes reports whether a tenant was given the change, whatever then came of it.
+// takes reports whether a tenant was given the change that its result is about, whatever then came of it.
 func takes(r engine.Result) bool {
 	if _, refused := errors.AsType[*engine.RefusedError](r.Err); refused {
 		return false
@@ -191,7 +223,7 @@ func (o *operation) tell() error {
 }
 
 func (o *operation) summaryLine() string {
-	head := render.Clean(o.command.Change) + ": "
+	head := render.Clean(o.subject()) + ": "
 	switch sum := &o.report.Summary; {
 	case sum.Selected == 0:
 		return head + "no tenants, nothing to do"

@@ -78,7 +78,7 @@ func (p *program) resolve(cmd *cobra.Command, args []string, f resolveFlags) err
 	}
 	o := operation{session: s, command: render.Command{Name: "resolve", Argument: args[0], Change: id}, tenants: tenants}
 	if s.namesPath(args[0]) {
-		o.register = change
+		o.register = []*plan.Change{change}
 	}
 	opts := engine.ResolveOptions{As: truth, Reason: f.reason, Change: change, LockTimeout: wait}
 	pool := engine.PoolOptions{Workers: p.settings.Workers}

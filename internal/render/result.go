@@ -13,11 +13,19 @@ import (
 
 // Report is the document of an operation over tenants: apply, rollback, verify and resolve.
 type Report struct {
-	Schema  string         `json:"schema"`
+	Schema string `json:"schema"`
+	// Change is empty where the operation was about a directory of changes, which are then in Changes, in their order.
 	Change  string         `json:"change"`
 	Digest  plan.Digest    `json:"digest,omitempty"`
+	Changes []ChangeRef    `json:"changes,omitempty"`
 	Summary Summary        `json:"summary"`
 	Tenants []TenantResult `json:"tenants"`
+}
+
+// ChangeRef names a change and its content.
+type ChangeRef struct {
+	Change string      `json:"change"`
+	Digest plan.Digest `json:"digest"`
 }
 
 // Schema names a document's form.
@@ -107,13 +115,14 @@ type TenantResult struct {
 	Tenant     string         `json:"tenant"`
 	TenantID   tenant.ID      `json:"tenant_id"`
 	Plan       *plan.ID       `json:"plan"`
+	Change     string         `json:"change"`
 	Result     engine.Verdict `json:"result"`
 	Digest     *plan.Digest   `json:"digest"`
 	StepsDone  int            `json:"steps_done"`
 	StepsTotal int            `json:"steps_total"`
 	Error      *Failure       `json:"error"`
 	Recovered  []Recovered    `json:"recovered"`
-	// Also names the other changes that were rolled back in the same operation.
+	// Also names the other changes that were applied or rolled back before, in the same operation.
 	Also       []string `json:"also"`
 	DurationMS int64    `json:"duration_ms"`
 }
@@ -121,7 +130,7 @@ type TenantResult struct {
 // NewTenantResult makes the document of a result.
 func NewTenantResult(r engine.Result) TenantResult {
 	out := TenantResult{
-		Tenant: r.Tenant.Name, TenantID: r.Tenant.ID, Plan: optional(r.Plan), Result: r.Verdict, Digest: optional(r.Digest),
+		Tenant: r.Tenant.Name, TenantID: r.Tenant.ID, Plan: optional(r.Plan), Change: r.Change, Result: r.Verdict, Digest: optional(r.Digest),
 		StepsDone: r.StepsDone, StepsTotal: r.StepsTotal, Error: NewFailure(r.Err), Also: list(r.Also),
 		DurationMS: r.Duration.Milliseconds(), Recovered: []Recovered{},
 	}

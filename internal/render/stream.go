@@ -51,6 +51,7 @@ type summaryDocument struct {
 	Schema  string      `json:"schema"`
 	Change  string      `json:"change"`
 	Digest  plan.Digest `json:"digest,omitempty"`
+	Changes []ChangeRef `json:"changes,omitempty"`
 	Summary Summary     `json:"summary"`
 }
 
@@ -79,7 +80,7 @@ func (s *Stream) Result(r engine.Result) {
 
 // Summary writes the last line.
 func (s *Stream) Summary(r Report) {
-	s.write(summaryDocument{Type: "summary", Schema: s.schema, Change: r.Change, Digest: r.Digest, Summary: r.Summary})
+	s.write(summaryDocument{Type: "summary", Schema: s.schema, Change: r.Change, Digest: r.Digest, Changes: r.Changes, Summary: r.Summary})
 }
 
 // Stop does nothing: every line has been written.
