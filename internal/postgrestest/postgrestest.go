@@ -17,7 +17,7 @@ import (
 // Env names the variable with the URL of a server to use; its role must be allowed to create databases.
 const Env = "BELAY_TEST_POSTGRES"
 
-var shared = sync.OnceValues(func() (*Server, error) { return start(forTests) })
+var shared = sync.OnceValues(func() (*Server, error) { return Own(nil) })
 
 // Cluster returns the test process's private cluster and starts it if need be. It fails the test where Env names another
 // server, which is not a test's to stop.

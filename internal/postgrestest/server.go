@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -26,6 +27,7 @@ type Server struct {
 	bin, dir string
 	account  *syscall.Credential
 	settings []string
+	env      []string // of the running server, beside this process's
 	// alive is the pipe whose end tells the watchdog that this process has ended.
 	alive io.WriteCloser
 }
@@ -39,10 +41,24 @@ var forTests = []string{
 
 // Durable starts a private cluster for measurements: it writes to disk as one in production does, with PostgreSQL's own
 // defaults but for the settings given, each as name=value. It ends with the process.
-func Durable(settings ...string) (*Server, error) { return start(settings) }
+func Durable(settings ...string) (*Server, error) { return start(nil, settings, (*Server).create) }
 
-// start makes a cluster and starts it.
-func start(settings []string) (*Server, error) {
+// Own starts a further cluster for tests that must not share theirs, with settings and environment variables of its own, each
+// as name=value. It ends with the process, so that the tests of a package can share it.
+func Own(env []string, settings ...string) (*Server, error) {
+	return start(env, slices.Concat(forTests, settings), (*Server).create)
+}
+
+// Standby starts a hot standby of the cluster, which ends with the process.
+func (s *Server) Standby() (*Server, error) {
+	return start(s.env, s.settings, func(standby *Server) error {
+		return standby.command(context.Background(), "pg_basebackup", "-D", standby.data(), "-h", s.dir, "-p", socketPort,
+			"-U", superuser, "-R", "--no-sync", "-c", "fast")
+	})
+}
+
+// start starts a cluster that create makes.
+func start(env, settings []string, create func(*Server) error) (*Server, error) {
 	bin, err := binaries()
 	if err != nil {
 		return nil, err
@@ -51,22 +67,31 @@ func start(settings []string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A socket's path has room for about 100 bytes, which a test's own temporary directory may use up.
-	dir, err := os.MkdirTemp("/tmp", "belay-pg-")
+	dir, err := directory(account)
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{bin: bin, dir: dir, account: account, settings: settings}
+	s := &Server{bin: bin, dir: dir, account: account, settings: settings, env: env}
 	if err := s.watch(); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	if err := s.create(); err != nil {
+	if err := create(s); err != nil {
 		return nil, errors.Join(err, s.alive.Close())
 	}
 	if err := s.Start(context.Background()); err != nil {
 		return nil, errors.Join(err, s.alive.Close())
 	}
 	return s, s.check(context.Background())
+}
+
+// directory makes one for a server that runs under the account. A socket's path has room for about 100 bytes, which a
+// test's own temporary directory may use up.
+func directory(account *syscall.Credential) (string, error) {
+	dir, err := os.MkdirTemp("/tmp", "belay-pg-")
+	if err != nil || account == nil {
+		return dir, err
+	}
+	return dir, os.Chown(dir, int(account.Uid), int(account.Gid))
 }
 
 // watchdog waits for the end of its input, then stops the server, if there is one, and removes the directory.
@@ -93,11 +118,6 @@ func (s *Server) watch() error {
 func (s *Server) data() string { return filepath.Join(s.dir, "data") }
 
 func (s *Server) create() error {
-	if s.account != nil {
-		if err := os.Chown(s.dir, int(s.account.Uid), int(s.account.Gid)); err != nil {
-			return err
-		}
-	}
 	// Encoding and locale are fixed, so that tests mean the same everywhere.
 	return s.command(context.Background(), "initdb", "-D", s.data(), "-U", superuser, "-A", "trust", "-E", "UTF8",
 		"--locale=C", "--no-sync", "--no-instructions")
@@ -136,6 +156,13 @@ func (s *Server) SocketURL(database string) string {
 	return fmt.Sprintf("postgres://%s@/%s?host=%s&port=%s", superuser, database, url.QueryEscape(s.dir), socketPort)
 }
 
+// URL returns the URL of a fresh, empty database of this cluster, which is dropped when the test ends.
+func (s *Server) URL(tb testing.TB) string {
+	tb.Helper()
+	base := s.SocketURL("postgres")
+	return database(tb, base, base)
+}
+
 // Socket is the path of the unix socket.
 func (s *Server) Socket() string { return filepath.Join(s.dir, ".s.PGSQL."+socketPort) }
 
@@ -161,6 +188,9 @@ func (s *Server) command(ctx context.Context, name string, args ...string) error
 	cmd := exec.CommandContext(ctx, filepath.Join(s.bin, name), args...)
 	cmd.Dir = s.dir
 	cmd.Env = environment()
+	if name == "pg_ctl" {
+		cmd.Env = append(cmd.Env, s.env...)
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: s.account}
 	// The server inherits what it writes to, and an open pipe would have Wait wait for the server's end: a file does not.
 	out, err := os.CreateTemp("", "belay-pg-output-")
