@@ -105,7 +105,7 @@ func (a *acquisition) whyRefused(ctx context.Context, refused error) error {
 	case readErr == nil && (a.blocks(state) || a.overtaken(state)):
 		return a.busy(state)
 	case errors.Is(refused, ErrContended):
-		busy := &LockBusyError{Cause: ErrContended}
+		busy := &LockBusyError{Cause: refused}
 		if readErr == nil && state.Holder != "" && !a.own(state) {
 			busy.State = &state // lapsed, and not to be had yet
 		}

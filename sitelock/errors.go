@@ -28,15 +28,15 @@ var (
 type LockBusyError struct {
 	// State is who has it, or had it last; nil if the holder was just finishing, or if the database is too busy to tell.
 	State *State
-	// Cause is ErrContended if the database was busy, so that trying again shortly is right, or why State could not be read;
-	// nil otherwise.
+	// Cause wraps ErrContended if the database was busy, so that trying again shortly is right, or is why State could not be
+	// read; nil otherwise.
 	Cause error
 }
 
 func (e *LockBusyError) Error() string {
 	switch {
 	case e.State == nil && errors.Is(e.Cause, ErrContended):
-		return "locked: database is busy, try again"
+		return "locked: database is busy, try again" + e.why()
 	case e.State == nil && e.Cause != nil:
 		return fmt.Sprintf("locked: reading by whom: %v", e.Cause)
 	case e.State == nil:
@@ -64,6 +64,14 @@ func (e *LockBusyError) Error() string {
 	}
 	return fmt.Sprintf("locked by %s on %s (pid %d, alive) since %s; lapses by %s unless renewed, then the next apply or rollback recovers it",
 		what, s.Host, s.PID, clock(s.Since), clock(s.Expires))
+}
+
+// why is what else is known of a busy database: that a row is locked, or that it takes no more connections.
+func (e *LockBusyError) why() string {
+	if e.Cause.Error() == ErrContended.Error() {
+		return ""
+	}
+	return ": " + e.Cause.Error()
 }
 
 func (e *LockBusyError) Unwrap() error { return e.Cause }

@@ -125,7 +125,7 @@ func (l *Lock) renew(ctx context.Context) error {
 		case err == nil:
 			l.Extended(sentAt)
 			return l.Err()
-		case !errors.Is(err, ErrContended) || !sleep(ctx, pause, nil):
+		case !sleep(ctx, pause, nil): // whatever failed, a renewal may be sent twice
 			return fmt.Errorf("renew lock: %w", err)
 		}
 	}

@@ -148,6 +148,7 @@ func TestAssertHeldProvesWithOneRenewal(t *testing.T) {
 		l, store := started(t, Config{}), newMemory()
 		lock := acquire(t, l, store, request())
 		pass(lease / 8)
+		asserted := time.Now()
 		if err := lock.AssertHeld(t.Context()); err != nil || store.count("renew") != 1 {
 			t.Errorf("error %v after %d renewals", err, store.count("renew"))
 		}
@@ -158,7 +159,10 @@ func TestAssertHeldProvesWithOneRenewal(t *testing.T) {
 		if err := lock.AssertHeld(t.Context()); !errors.Is(err, errCut) || lock.Err() != nil {
 			t.Errorf("a database that cannot tell: %v, lock %v", err, lock.Err())
 		}
-		if at, want := lostAt(t, lock), trust(lease); at != want {
+		if left := time.Since(asserted); left > attempt(lease) {
+			t.Errorf("asked for %s", left)
+		}
+		if at, want := time.Since(asserted)+lostAt(t, lock), trust(lease); at != want {
 			t.Errorf("lost %s after it was asserted, want %s", at, want)
 		}
 		release(t, lock)
