@@ -204,11 +204,10 @@ func TestAStepLeavesNothingInItsSession(t *testing.T) {
 func TestTheIsolationLevelIsNotTheRolesDefault(t *testing.T) {
 	t.Parallel()
 	url := postgrestest.URL(t)
-	execute(t, url, "", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = ''serializable''', current_database());
-		EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$`)
+	execute(t, url, "", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = ''serializable''', current_database()); END $$`)
 	db := open(t, url)
 	target := session(t, url, "")
-	for _, sql := range []string{`SET default_transaction_read_only = off`, `CREATE SCHEMA s`, `CREATE TABLE s.t (level text)`} {
+	for _, sql := range []string{`CREATE SCHEMA s`, `CREATE TABLE s.t (level text)`} {
 		if _, err := target.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}

@@ -94,6 +94,7 @@ type Store struct {
 	preparing atomic.Bool
 
 	migrated  atomic.Bool // the tables are there and of this binary's version
+	renewing  atomic.Bool // the connection for renewals was opened
 	migrating sync.Mutex
 	stored    sync.Map // digests of changes that this Store has committed
 	keeping   singleflight.Group
@@ -106,6 +107,9 @@ var _ storage.Database = (*Store)(nil)
 func New(ctx context.Context, pool *pgxpool.Pool, opts storage.Options) (*Store, error) {
 	cfg := pool.Config()
 	cfg.MaxConns, cfg.MinConns, cfg.MinIdleConns = storage.RenewalConnections, 0, 0
+	// A ping would hang as the renewal does where the other end is silent, and the pool would wait for the only connection to
+	// be drained.
+	cfg.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
 	if name := cfg.ConnConfig.RuntimeParams["application_name"]; name != "" {
 		cfg.ConnConfig.RuntimeParams["application_name"] = name + " renewal"
 	}

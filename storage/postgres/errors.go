@@ -21,28 +21,27 @@ const (
 	codeNoScope     = "BY005"
 	codeOtherScope  = "BY006"
 
-	codeReadOnly            = "25006"
-	codeIdleTransaction     = "25P03"
-	codeStatementMissing    = "26000"
-	codeStatementExists     = "42P05"
-	codeProtocol            = "08P01"
-	codeFeatureNotSupported = "0A000"
-	codeNoPrivilege         = "42501"
-	codeSerialization       = "40001"
-	codeDeadlock            = "40P01"
-	codeLockNotAvailable    = "55P03"
-	codeQueryCanceled       = "57014"
-	codeAdminShutdown       = "57P01"
-	codeCrashShutdown       = "57P02"
-	codeCannotConnectNow    = "57P03"
-	codeTooManyConnections  = "53300"
-	codeDatabaseMissing     = "3D000"
-	codeSchemaMissing       = "3F000"
-	codeTableMissing        = "42P01"
-	codeFunctionMissing     = "42883"
-	codeUniqueViolation     = "23505"
-	codeSchemaExists        = "42P06"
-	codeTableExists         = "42P07"
+	codeReadOnly           = "25006"
+	codeIdleTransaction    = "25P03"
+	codeStatementMissing   = "26000"
+	codeStatementExists    = "42P05"
+	codeProtocol           = "08P01"
+	codeNoPrivilege        = "42501"
+	codeSerialization      = "40001"
+	codeDeadlock           = "40P01"
+	codeLockNotAvailable   = "55P03"
+	codeQueryCanceled      = "57014"
+	codeAdminShutdown      = "57P01"
+	codeCrashShutdown      = "57P02"
+	codeCannotConnectNow   = "57P03"
+	codeTooManyConnections = "53300"
+	codeDatabaseMissing    = "3D000"
+	codeSchemaMissing      = "3F000"
+	codeTableMissing       = "42P01"
+	codeFunctionMissing    = "42883"
+	codeUniqueViolation    = "23505"
+	codeSchemaExists       = "42P06"
+	codeTableExists        = "42P07"
 )
 
 // An Error is what the server reported, without any value of a row: no detail, and of a data exception, whose message
@@ -207,6 +206,13 @@ func isConnectionLost(err error) bool {
 	return ok
 }
 
+// endedByServer reports whether the server itself ended the session, so that nothing behind the statement that it names
+// was carried out. A pooler speaks with class 08, of whatever it is at when it loses the server.
+func endedByServer(err error) bool {
+	server, ok := errors.AsType[*Error](err)
+	return ok && !strings.HasPrefix(server.Code, "08")
+}
+
 // lostConnection says that the connection ended, or was given up because its context ended.
 type lostConnection struct{ cause error }
 
@@ -234,14 +240,6 @@ func (e unpreparedError) Unwrap() error { return e.cause }
 func isUnprepared(err error) bool {
 	_, ok := errors.AsType[unpreparedError](err)
 	return ok
-}
-
-// beginError translates the failure of BEGIN: a standby says that it does not support a transaction that writes.
-func beginError(err error) error {
-	if server, ok := errors.AsType[*Error](err); ok && server.Code == codeFeatureNotSupported {
-		return errReadOnly
-	}
-	return err
 }
 
 // connectFailure is that there was no connection to ask over: no statement failed, and none can be told to run again.

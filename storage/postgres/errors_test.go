@@ -55,9 +55,6 @@ func TestErrorsAreTranslatedByCode(t *testing.T) {
 	if !ok || lost.Held != held {
 		t.Errorf("BY001 is %v", lost)
 	}
-	if err := beginError(&Error{Code: "0A000"}); !errors.Is(err, errReadOnly) {
-		t.Errorf("a standby says %v", err)
-	}
 }
 
 func TestNoErrorShowsARow(t *testing.T) {

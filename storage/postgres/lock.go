@@ -66,6 +66,9 @@ func (s *Store) Acquire(ctx context.Context, req sitelock.Request) (sitelock.Gra
 	if err := s.ensureTables(ctx); err != nil {
 		return sitelock.Grant{}, err
 	}
+	if err := s.openRenewals(ctx); err != nil {
+		return sitelock.Grant{}, fmt.Errorf("acquire: %w", lockError(err))
+	}
 	if err := s.keepChange(ctx, req.Claim); err != nil {
 		return sitelock.Grant{}, fmt.Errorf("acquire: %w", lockError(err))
 	}
@@ -101,6 +104,21 @@ func (s *Store) Acquire(ctx context.Context, req sitelock.Request) (sitelock.Gra
 		a.grant.Claimed = claimed
 	}
 	return a.grant, nil
+}
+
+// openRenewals opens the connection that renews before there is anything to renew: once all the server's slots are taken it
+// could not be had, and every lock would lapse.
+func (s *Store) openRenewals(ctx context.Context) error {
+	if s.renewing.Load() {
+		return nil
+	}
+	conn, err := s.renewals.Acquire(ctx)
+	if err != nil {
+		return connectError(err)
+	}
+	conn.Release()
+	s.renewing.Store(true)
+	return nil
 }
 
 // acquisition collects the answers of one.
@@ -234,7 +252,7 @@ func (s *Store) ofHeld(ctx context.Context, begin, sql string, held []sitelock.H
 		return strings.Compare(string(a.Tenant), string(b.Tenant))
 	})
 	var found map[sitelock.Held]bool
-	err := s.transact(ctx, s.renewals, begin, ownLimits, func(tx *transaction) error {
+	err := s.repeatable(ctx, s.renewals, begin, func(tx *transaction) error {
 		found = make(map[sitelock.Held]bool, len(held))
 		tx.own(indexesSQL)
 		tx.ask(sql, func(rows pgx.Rows) error {

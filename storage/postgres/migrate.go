@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"time"
 
 	"github.com/belayhq/belay/migrations"
 	"github.com/belayhq/belay/storage"
@@ -38,12 +40,20 @@ INSERT INTO belay.schema_version (version) VALUES (0) ON CONFLICT (one) DO NOTHI
 
 const setVersionSQL = `UPDATE belay.schema_version SET version = $1::integer`
 
-// migrateTries bounds how often a process that lost a race against another one's first migration tries again.
-const migrateTries = 10
+// migrateTries bounds how often a process tries again that lost a race against another one's first migration, or did not
+// get a table to itself.
+const migrateTries = 100
+
+// giveWaySQL has a migration give way. While it waits for a table to itself, everybody else waits behind it, renewals too:
+// it must be over long before a lease is.
+const giveWaySQL = `SELECT pg_catalog.set_config('lock_timeout', '100ms', true)`
 
 // Migrate implements [storage.Database].
 func (s *Store) Migrate(ctx context.Context) (from, to int, err error) {
-	all := migrations.For(tenant.Postgres)
+	return s.migrate(ctx, migrations.For(tenant.Postgres))
+}
+
+func (s *Store) migrate(ctx context.Context, all []migrations.Migration) (from, to int, err error) {
 	newest := all[len(all)-1].Version
 	if from, err = s.SchemaVersion(ctx); err != nil {
 		return 0, 0, fmt.Errorf("migrate: %w", err)
@@ -57,7 +67,7 @@ func (s *Store) Migrate(ctx context.Context) (from, to int, err error) {
 			from, err = tx.migrate(ctx, all)
 			return err
 		})
-		if !isMigrationRace(err) {
+		if !isMigrationRace(err) || !breathe(ctx, err) {
 			break
 		}
 	}
@@ -73,6 +83,7 @@ func (s *Store) Migrate(ctx context.Context) (from, to int, err error) {
 
 func (tx *transaction) migrate(ctx context.Context, all []migrations.Migration) (from int, err error) {
 	tx.own(lockMigrationSQL, migrationLock)
+	tx.own(giveWaySQL)
 	if err := tx.flush(ctx); err != nil {
 		return 0, err
 	}
@@ -97,20 +108,35 @@ func (tx *transaction) migrate(ctx context.Context, all []migrations.Migration) 
 // script runs several statements at once.
 func (tx *transaction) script(ctx context.Context, sql string) error {
 	if _, err := tx.conn.Conn().PgConn().Exec(ctx, sql).ReadAll(); err != nil {
-		return tx.translate(ctx, statement{}, err)
+		return tx.translate(ctx, statement{own: true}, err)
 	}
 	return nil
 }
 
-// isMigrationRace reports whether another process made the same thing first: CREATE … IF NOT EXISTS does not see what is
-// not committed yet.
+// breathe lets those pass who waited behind a migration that did not get its table. It returns false if ctx ends.
+func breathe(ctx context.Context, err error) bool {
+	if reactTo(err) != contention {
+		return ctx.Err() == nil
+	}
+	timer := time.NewTimer(100*time.Millisecond + rand.N(200*time.Millisecond))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// isMigrationRace reports whether another process was in the way: CREATE … IF NOT EXISTS does not see what is not
+// committed yet, and a table in use cannot be changed.
 func isMigrationRace(err error) bool {
 	server, ok := errors.AsType[*Error](err)
 	if !ok {
 		return false
 	}
 	switch server.Code {
-	case codeUniqueViolation, codeSchemaExists, codeTableExists, codeSerialization, codeDeadlock:
+	case codeUniqueViolation, codeSchemaExists, codeTableExists, codeSerialization, codeDeadlock, codeLockNotAvailable:
 		return true
 	}
 	return false

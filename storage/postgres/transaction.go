@@ -33,9 +33,10 @@ type limits struct {
 var ownLimits = limits{statement: 30 * time.Second, lock: 100 * time.Millisecond, idle: 30 * time.Second}
 
 // writing and reading are how transactions begin. Read committed is not a choice: a take-over under a higher level has
-// an old snapshot, and leaves two plans in flight. A read has one snapshot for all its statements.
+// an old snapshot, and leaves two plans in flight. READ WRITE is not said: a database that was set read-only stays so. A read
+// has one snapshot for all its statements.
 const (
-	writing = `BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE`
+	writing = `BEGIN ISOLATION LEVEL READ COMMITTED`
 	reading = `BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY`
 	commit  = `COMMIT`
 )
@@ -109,7 +110,19 @@ func (s *Store) write(ctx context.Context, body func(tx *transaction) error) err
 
 // snapshot runs body in a read-only transaction with one snapshot.
 func (s *Store) snapshot(ctx context.Context, body func(tx *transaction) error) error {
-	return s.transact(ctx, s.pool, reading, ownLimits, body)
+	return s.repeatable(ctx, s.pool, reading, body)
+}
+
+// repeatable runs a body that may be carried out twice, and runs it again where its connection was lost: after a restart of the
+// server every idle connection of a pool is dead, and each is found out by one try.
+func (s *Store) repeatable(ctx context.Context, pool *pgxpool.Pool, begin string, body func(tx *transaction) error) error {
+	for dead := int32(0); ; dead++ {
+		err := s.transact(ctx, pool, begin, ownLimits, body)
+		_, unconnected := errors.AsType[*connectFailure](err)
+		if unconnected || !isConnectionLost(err) || ctx.Err() != nil || dead >= pool.Config().MaxConns {
+			return err
+		}
+	}
 }
 
 // transact runs body, which queues statements and ends with commit. If the pooler lost prepared statements, it runs body
@@ -136,7 +149,7 @@ func (s *Store) attempt(ctx context.Context, pool *pgxpool.Pool, begin string, l
 	}
 	tx := &transaction{store: s, conn: conn, mark: uuid.NewString(), taken: map[int][]byte{}, reading: begin == reading}
 	defer tx.close(ctx)
-	tx.add(statement{sql: begin, own: true, failed: beginError})
+	tx.own(begin)
 	tx.own(settingsSQL, millis(l.statement), millis(l.lock), millis(l.idle), millis(s.watch), tx.mark, keepalive(l.idle))
 	if begin == writing {
 		tx.own(durableSQL)
@@ -198,7 +211,7 @@ func (tx *transaction) commit(ctx context.Context) error {
 		return errors.New("commit: the transaction had been ended")
 	case at < 0, at > last: // nothing was sent, or the transaction had ended before
 		return err
-	case !tx.reading && isConnectionLost(err) && (at == last || !isServerError(err)):
+	case !tx.reading && isConnectionLost(err) && (at == last || !endedByServer(err)):
 		// Answers of statements before it may have been lost with the connection: COMMIT may have been carried out.
 		return fmt.Errorf("commit: %w: %w", engine.ErrUnknownOutcome, err)
 	}
@@ -325,6 +338,10 @@ func (tx *transaction) translate(ctx context.Context, st statement, err error) e
 		tx.broken = true
 		return clean
 	}
+	if st.own && clean.Code == codeReadOnly {
+		tx.broken = true // another connection may lead to the server that is the primary by now
+		return errReadOnly
+	}
 	if st.own && react(clean.Code) == noStatements {
 		return unpreparedError{clean}
 	}
@@ -401,9 +418,15 @@ func (tx *transaction) close(ctx context.Context) {
 		_ = tx.conn.Hijack().PgConn().Conn().Close()
 		return
 	}
-	defer tx.conn.Release()
 	conn := tx.conn.Conn()
-	clean := !tx.broken && !conn.IsClosed() && !conn.PgConn().IsBusy()
+	if conn.IsClosed() {
+		// The driver has given it up but drains it for many seconds, and so long the pool would keep its place: for renewals
+		// that is the only one.
+		_ = tx.conn.Hijack().PgConn().Conn().Close()
+		return
+	}
+	defer tx.conn.Release()
+	clean := !tx.broken && !conn.PgConn().IsBusy()
 	if clean && conn.PgConn().TxStatus() == 'I' {
 		return
 	}
