@@ -6,7 +6,7 @@ GO ?= go
 TEST_FLAGS ?= -p 2 -timeout 15m
 LINT := bin/golangci-lint
 
-.PHONY: help build test lint fmt demo bench bench-quick model model-full clean
+.PHONY: help build test test-pooler lint fmt demo bench bench-quick model model-full clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,6 +17,11 @@ build: ## Build bin/belay
 
 test: ## Run all tests, on SQLite and on a real PostgreSQL
 	$(GO) test -race -shuffle=on $(TEST_FLAGS) ./...
+
+# Its two connections to a database are too few for tests that need more transactions open at once.
+test-pooler: ## Run the crash tests on PostgreSQL behind PgBouncer (half a minute)
+	BELAY_TEST_POOLER=1 $(GO) test -race -shuffle=on -parallel 6 -timeout 5m ./integration \
+		-run '^Test(AProcessKilledAtAnyEdge|AnAbandonedApply|AStalledHolder|ABrokenHolder|AnUnknownCommit|ATerminatedApply|ACascadeSurvives|APartialPlan)'
 
 lint: $(LINT) ## Check style, common bugs and the direction of imports
 	$(LINT) run ./...

@@ -9,7 +9,6 @@ import (
 	"github.com/belayhq/belay/integration/testchild/fake"
 	"github.com/belayhq/belay/internal/failpoint"
 	"github.com/belayhq/belay/plan"
-	"github.com/belayhq/belay/tenant"
 )
 
 // site is a tenant with data, a change of every kind of step, and the resource outside its database.
@@ -198,7 +197,7 @@ func everyEdge(edge) bool { return true }
 // cell returns false when the point was not passed that often, which ends the row; an edge never passed at all fails the test.
 func sweep(t *testing.T, take func(edge) bool, cell func(s *site, point string) bool) {
 	t.Helper()
-	for _, d := range []tenant.Dialect{tenant.Postgres, tenant.SQLite} {
+	for _, d := range dialects() {
 		for _, grouping := range []string{"auto", "step"} {
 			for _, edge := range edges {
 				if !take(edge) {

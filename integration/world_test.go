@@ -31,22 +31,32 @@ type world struct {
 // onBoth runs a test in a world of each kind.
 func onBoth(t *testing.T, test func(t *testing.T, w *world)) {
 	t.Helper()
-	t.Run("postgres", func(t *testing.T) { t.Parallel(); test(t, newWorld(t, tenant.Postgres)) })
-	t.Run("sqlite", func(t *testing.T) { t.Parallel(); test(t, newWorld(t, tenant.SQLite)) })
+	for _, d := range dialects() {
+		t.Run(string(d), func(t *testing.T) { t.Parallel(); test(t, newWorld(t, d)) })
+	}
 }
 
 func newWorld(t *testing.T, d tenant.Dialect) *world {
 	t.Helper()
 	w := &world{t: t, dialect: d, id: tenant.NewID()}
 	if d == tenant.Postgres {
-		w.url, w.scope = postgrestest.URL(t), "site"
-		w.target = withSchema(w.url, w.scope)
-		w.exec("CREATE SCHEMA site")
-		return w
+		if pooled() {
+			return newWorldBehindAPooler(t)
+		}
+		return newWorldAt(t, postgrestest.URL(t))
 	}
 	w.path = filepath.Join(t.TempDir(), "site.db")
 	w.target = "sqlite://" + w.path
 	w.exec("PRAGMA journal_mode = WAL")
+	return w
+}
+
+// newWorldAt is a tenant in an empty PostgreSQL database.
+func newWorldAt(t *testing.T, url string) *world {
+	t.Helper()
+	w := &world{t: t, dialect: tenant.Postgres, id: tenant.NewID(), url: url, scope: "site"}
+	w.target = withSchema(w.url, w.scope)
+	w.exec("CREATE SCHEMA site")
 	return w
 }
 
