@@ -119,7 +119,9 @@ func outlived(t *testing.T, server *postgrestest.Server, breaks func()) {
 	f := newFleet(newWorldAt(t, server.URL(t)), 18, engine.Config{Actions: actions, Lease: 20 * time.Second, ActionTimeout: hang})
 	var got results
 	pool := engine.PoolOptions{Workers: workers}
-	wait := later(t, func() error { return f.engine.ApplyAll(t.Context(), f.all(), c, engine.ApplyOptions{LockTimeout: hang}, pool, got.add) })
+	wait := later(t, func() error {
+		return f.engine.ApplyAll(t.Context(), f.all(), c, engine.ApplyOptions{LockTimeout: hang}, pool, got.add)
+	})
 	between.wait(workers)
 	between.open()
 	within.wait(workers / 2)
