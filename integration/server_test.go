@@ -44,6 +44,7 @@ func TestAServersFaultsHealByThemselves(t *testing.T) {
 		{"a stopped backend of the renewals", stoppedRenewal},
 		{"no connection slot is left", noSlots},
 		{"the server turns read-only", readOnlyForAWhile},
+		{"a standby is read, and not written to", standby},
 		{"a commit that hangs is ended by the server", hangingCommitEnded},
 		{"a commit that hangs for too long", hangingCommitGivenUp},
 	} {
@@ -379,6 +380,29 @@ func readOnlyForAWhile(t *testing.T, server *postgrestest.Server) {
 		t.Fatalf("%s: %v", r.Verdict, r.Err)
 	}
 	l.holds("a b")
+}
+
+// standby is a server that can only be read: it tells what is applied, and refuses to lock anything.
+func standby(t *testing.T, server *postgrestest.Server) {
+	l := newLab(newWorldAt(t, server.URL(t)), engine.Config{})
+	l.came(l.apply(newChange("change", "a")), engine.VerdictApplied, "do:a")
+	copied, err := server.Standby()
+	check(t, err)
+	t.Cleanup(func() { check(t, copied.Stop(context.Background(), "immediate")) })
+	other := *l.world
+	other.url = copied.SocketURL(l.query("SELECT current_database()"))
+	other.target = withSchema(other.url, other.scope)
+	e := newEngine(t, newDirectory(t), engine.Config{})
+	eventually(t, "the standby has the plan", func() bool {
+		r, _ := e.Apply(t.Context(), other.tenant("acme"), newChange("change", "a"), engine.ApplyOptions{})
+		return r.Verdict == engine.VerdictAlreadyApplied
+	})
+	r, err := e.Apply(t.Context(), other.tenant("acme"), newChange("late", "x"), engine.ApplyOptions{})
+	if r.Verdict != engine.VerdictFailed || err == nil {
+		t.Fatalf("%s: %v", r.Verdict, err)
+	}
+	contains(t, "error", err.Error(), "server is read-only")
+	l.holds("a")
 }
 
 // refusals counts what the server's log has of statements that a read-only transaction refused.
