@@ -211,7 +211,9 @@ func (r *run) newGroup() Group {
 
 // groupStep is a sql step, or an action on the tenant's own database, as data for the store.
 func (r *run) groupStep(ctx context.Context, s *plan.ProgramStep) (GroupStep, error) {
-	g := GroupStep{Ordinal: s.Ordinal, ID: s.Step.ID, State: plan.StepDone, Timeout: r.timeLeft(ctx, s)}
+	g := GroupStep{
+		Ordinal: s.Ordinal, ID: s.Step.ID, State: plan.StepDone, New: r.record.State(s.Ordinal) == "", Timeout: r.timeLeft(ctx, s),
+	}
 	if r.direction == plan.Down {
 		g.State = plan.StepUndone
 	}

@@ -113,7 +113,9 @@ type GroupStep struct {
 	ID      string
 	// State is what the journal says afterwards. An intent or undo intent runs nothing: it is written before an
 	// effect outside the database.
-	State      plan.StepState
+	State plan.StepState
+	// New says that the journal has no row of this step. The store refuses the group if there is one.
+	New        bool
 	Statements []plan.Statement
 	// Action runs inside the transaction and returns the before-image to keep; nil keeps none. The store calls it at
 	// most once per Checkpoint.

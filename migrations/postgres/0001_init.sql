@@ -2,7 +2,7 @@
 -- them. Times are integer milliseconds UTC of the database's clock.
 
 CREATE FUNCTION belay.now_ms() RETURNS bigint LANGUAGE sql VOLATILE
-    AS $$ SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000)::bigint $$;
+    AS $$ SELECT (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000)::bigint $$;
 
 -- No lease, whatever its holder asked for, counts as live longer ahead than this: a row left by a clock that ran ahead
 -- must not lock a tenant for ever. An operator's hold is exempt.
@@ -73,6 +73,7 @@ CREATE UNIQUE INDEX plan_one_in_flight ON belay.plan (tenant_id) WHERE status IN
 CREATE INDEX plan_unsettled ON belay.plan (tenant_id) WHERE outcome IN ('interrupted', 'failed', 'quarantined');
 CREATE INDEX plan_applied_seq_idx ON belay.plan (tenant_id, applied_seq) WHERE applied_seq IS NOT NULL;
 
+-- No foreign key to the plan: every transaction that writes a row demands its plan, which is never deleted.
 CREATE TABLE belay.journal (
     tenant_id   uuid    NOT NULL,
     plan_id     uuid    NOT NULL,
@@ -84,8 +85,7 @@ CREATE TABLE belay.journal (
     attempt     integer NOT NULL DEFAULT 0,
     deadline_at bigint  NOT NULL DEFAULT 0,
     updated_at  bigint  NOT NULL,
-    PRIMARY KEY (tenant_id, plan_id, ordinal),
-    FOREIGN KEY (tenant_id, plan_id) REFERENCES belay.plan (tenant_id, plan_id)
+    PRIMARY KEY (tenant_id, plan_id, ordinal)
 );
 
 CREATE TABLE belay.before_image (
@@ -148,32 +148,11 @@ CREATE TABLE belay.lease (
     CONSTRAINT lease_fence_key UNIQUE (name, fence)
 );
 
--- The proof. It raises, so that in a pipeline the COMMIT behind it cannot take effect.
-CREATE FUNCTION belay.prove(p_tenant uuid, p_holder uuid, p_fence bigint) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+-- Ends the transaction with an error. Statements call it where something is not as it has to be, so that in a pipeline
+-- nothing behind them, COMMIT least of all, takes effect.
+CREATE FUNCTION belay.refuse(code text, why text) RETURNS text LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    PERFORM 1 FROM belay.site_lock
-        WHERE tenant_id = p_tenant AND holder = p_holder AND fence = p_fence
-        FOR KEY SHARE;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'lock lost' USING ERRCODE = 'BY001';
-    END IF;
-END $$;
-
--- Demands that a statement changed as many rows as it had to.
-CREATE FUNCTION belay.demand(actual bigint, wanted bigint) RETURNS void LANGUAGE plpgsql IMMUTABLE AS $$
-BEGIN
-    IF actual IS DISTINCT FROM wanted THEN
-        RAISE EXCEPTION 'bookkeeping changed % rows, not %', actual, wanted USING ERRCODE = 'BY002';
-    END IF;
-END $$;
-
--- Demands that the tenant's schema exists: with a search path of none that does, a step would write temporary tables.
-CREATE FUNCTION belay.demand_scope(scope text) RETURNS void LANGUAGE plpgsql STABLE AS $$
-BEGIN
-    PERFORM 1 FROM pg_catalog.pg_namespace WHERE nspname = scope;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'no such schema' USING ERRCODE = 'BY005';
-    END IF;
+    RAISE EXCEPTION '%', why USING ERRCODE = code;
 END $$;
 
 -- Demands that a step stayed away from other tenants' schemas. names are what stood before a dot in its statements: most
@@ -195,30 +174,4 @@ BEGIN
         WHERE l.locktype = 'relation' AND l.pid = pg_catalog.pg_backend_pid() AND n.nspname = ANY (foreign_scopes)) THEN
         RAISE EXCEPTION 'step reached into the schema of another tenant' USING ERRCODE = 'BY006';
     END IF;
-END $$;
-
--- It runs under a tenant's search path: operands are of the very types that an operator in pg_catalog takes, so that none
--- that a tenant made can stand in for it.
---
--- Runs before each step and after the last: the step before it must have left the transaction, the role and the search
--- path as they were; then all limits are set again, because a step may have changed them. The mark is transaction-local,
--- so it is gone if a step ended the transaction. wanted_path is what the step before had, next_path what the next one gets;
--- budget_ms, if positive, bounds the transaction so far.
-CREATE FUNCTION belay.step_boundary(mark text, wanted_path text, next_path text, statement_ms bigint, lock_ms bigint,
-                                    idle_ms bigint, budget_ms bigint) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
-BEGIN
-    IF pg_catalog.current_setting('belay.mark', true) IS DISTINCT FROM pg_catalog.concat(mark, ':', current_user)
-       OR pg_catalog.current_setting('search_path') IS DISTINCT FROM wanted_path THEN
-        RAISE EXCEPTION 'step left its scope' USING ERRCODE = 'BY003';
-    END IF;
-    IF budget_ms > 0 AND (extract(epoch FROM pg_catalog.clock_timestamp() - pg_catalog.transaction_timestamp()) * 1000::numeric)::bigint > budget_ms THEN
-        RAISE EXCEPTION 'group used up its budget' USING ERRCODE = 'BY004';
-    END IF;
-    -- Setting the path, even to what it is, has names looked up and plans checked again.
-    IF next_path <> wanted_path THEN
-        PERFORM pg_catalog.set_config('search_path', next_path, true);
-    END IF;
-    PERFORM pg_catalog.set_config('statement_timeout', statement_ms::text, true),
-            pg_catalog.set_config('lock_timeout', lock_ms::text, true),
-            pg_catalog.set_config('idle_in_transaction_session_timeout', idle_ms::text, true);
 END $$;

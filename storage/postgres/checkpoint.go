@@ -12,7 +12,10 @@ import (
 )
 
 // proveSQL is the proof of custody. It raises, so that nothing behind it takes effect.
-const proveSQL = `SELECT belay.prove($1::uuid, $2::uuid, $3::bigint)`
+const proveSQL = `
+SELECT CASE WHEN (SELECT l.fence FROM belay.site_lock l
+        WHERE l.tenant_id = $1::uuid AND l.holder = $2::uuid AND l.fence = $3::bigint FOR KEY SHARE) IS NULL
+    THEN belay.refuse('BY001', 'lock lost') END`
 
 // Limits that a group gets if it brings none.
 const (
@@ -38,7 +41,6 @@ func (s *Store) Checkpoint(ctx context.Context, held sitelock.Held, group engine
 		if err := tx.record(held, group); err != nil {
 			return err
 		}
-		tx.own(durableSQL)
 		if err := failpoint.Hit(failpoint.BeforeCommit); err != nil {
 			return err
 		}

@@ -118,7 +118,7 @@ func TestBelaysStatementsArePreparedAndAStepsAreNot(t *testing.T) {
 	look.Action = func(ctx context.Context, tx engine.Tx) ([]byte, error) {
 		return nil, tx.Query(ctx, `SELECT count(*) FILTER (WHERE statement LIKE '%belay.%'),
 				count(*) FILTER (WHERE statement LIKE '%INTO t %' OR statement LIKE '%42%'),
-				COALESCE(min(generic_plans + custom_plans) FILTER (WHERE statement LIKE '%belay.prove%'), 0) FROM pg_prepared_statements`,
+				COALESCE(min(generic_plans + custom_plans) FILTER (WHERE statement LIKE '%lock lost%'), 0) FROM pg_prepared_statements`,
 			nil, func(scan func(...any) error) error {
 				var own, steps, proofs int
 				if err := scan(&own, &steps, &proofs); err != nil {

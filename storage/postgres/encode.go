@@ -54,13 +54,19 @@ func encode(args []any) (values [][]byte, formats []int16) {
 	return values, formats
 }
 
+var escape = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+
 func array(items []string) []byte {
-	escape := strings.NewReplacer(`\`, `\\`, `"`, `\"`)
-	quoted := make([]string, len(items))
+	out := []byte{'{'}
 	for i, item := range items {
-		quoted[i] = `"` + escape.Replace(item) + `"`
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = append(out, '"')
+		out = append(out, escape.Replace(item)...)
+		out = append(out, '"')
 	}
-	return []byte("{" + strings.Join(quoted, ",") + "}")
+	return append(out, '}')
 }
 
 func integers(items []int64) []byte {

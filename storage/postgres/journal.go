@@ -11,7 +11,8 @@ import (
 )
 
 // writeJournalSQL writes the rows of a group's steps and demands that each made a legal move, as [plan.StepState.CanBecome]
-// has them: a step that was carried out once more than the journal knows of takes its whole transaction down.
+// has them: a step that was carried out once more than the journal knows of takes its whole transaction down. The planner
+// does not see into a subquery: it takes all arrays for equally long, and keeps one plan for them.
 const writeJournalSQL = `
 WITH written AS (
     INSERT INTO belay.journal AS j (tenant_id, plan_id, ordinal, step_id, state, fence, cycle, attempt, deadline_at, updated_at)
@@ -19,7 +20,7 @@ WITH written AS (
         CASE WHEN w.state IN ('intent', 'undo_intent') AND w.timeout_ms > 0 THEN 1 ELSE 0 END,
         CASE WHEN w.state IN ('intent', 'undo_intent') AND w.timeout_ms > 0 THEN belay.now_ms() + w.timeout_ms ELSE 0 END,
         belay.now_ms()
-    FROM unnest($5::integer[], $6::text[], $7::text[], $8::bigint[]) AS w (ordinal, step_id, state, timeout_ms)
+    FROM unnest((SELECT $5::integer[]), $6::text[], $7::text[], $8::bigint[]) AS w (ordinal, step_id, state, timeout_ms)
     WHERE w.state IN ('intent', 'done') OR EXISTS (SELECT FROM belay.journal j
         WHERE j.tenant_id = $1::uuid AND j.plan_id = $2::uuid AND j.ordinal = w.ordinal)
     ON CONFLICT (tenant_id, plan_id, ordinal) DO UPDATE SET
@@ -37,13 +38,26 @@ WITH written AS (
         END
     RETURNING 1
 )
-SELECT belay.demand((SELECT count(*) FROM written), $9::bigint)`
+SELECT CASE WHEN (SELECT count(*) FROM written) <> $9::bigint THEN belay.refuse('BY002', 'illegal move of a step') END`
+
+// addJournalSQL writes the rows of steps that have none yet. A row that is there after all violates the primary key, which
+// takes the transaction down too.
+const addJournalSQL = `
+INSERT INTO belay.journal (tenant_id, plan_id, ordinal, step_id, state, fence, cycle, updated_at)
+SELECT $1::uuid, $2::uuid, w.ordinal, w.step_id, 'done', $3::bigint, $4::integer, belay.now_ms()
+FROM unnest((SELECT $5::integer[]), $6::text[]) AS w (ordinal, step_id)`
 
 func (tx *transaction) journal(held sitelock.Held, group engine.Group) {
 	n := len(group.Steps)
 	ordinals, ids, states, timeouts := make([]int64, n), make([]string, n), make([]string, n), make([]int64, n)
+	added := true
 	for i, step := range group.Steps {
 		ordinals[i], ids[i], states[i], timeouts[i] = int64(step.Ordinal), step.ID, string(step.State), millis(step.Timeout)
+		added = added && step.New && step.State == plan.StepDone
+	}
+	if added {
+		tx.own(addJournalSQL, held.Tenant, group.Plan, held.Fence, group.Cycle, ordinals, ids)
+		return
 	}
 	tx.own(writeJournalSQL, held.Tenant, group.Plan, held.Fence, group.Cycle, ordinals, ids, states, timeouts, n)
 }
@@ -82,12 +96,12 @@ func (tx *transaction) images(held sitelock.Held, group engine.Group) {
 // progressSQL is the move of a group that has none: the plan must be in flight under this fence, and a step that was
 // carried out starts the count of attempts again.
 const progressSQL = `
-WITH moved AS (
-    UPDATE belay.plan SET attempts = CASE WHEN $4::boolean THEN 0 ELSE attempts END, updated_at = belay.now_ms()
-    WHERE tenant_id = $1::uuid AND plan_id = $2::uuid AND fence = $3::bigint
-    RETURNING 1
+WITH reset AS (
+    UPDATE belay.plan SET attempts = 0, updated_at = belay.now_ms()
+    WHERE tenant_id = $1::uuid AND plan_id = $2::uuid AND fence = $3::bigint AND attempts <> 0 AND $4::boolean
 )
-SELECT belay.demand((SELECT count(*) FROM moved), 1)`
+SELECT CASE WHEN NOT EXISTS (SELECT FROM belay.plan WHERE tenant_id = $1::uuid AND plan_id = $2::uuid AND fence = $3::bigint)
+    THEN belay.refuse('BY002', 'plan is not in flight under this fence') END`
 
 // movePlanSQL changes a plan's status and tells it. A plan that is resolved is not in flight; any other is in flight under
 // the holder's fence. Where a plan returns to, only its row says.
@@ -123,7 +137,7 @@ WITH moved AS (
         l.operation, l.holder, l.host, l.pid, $11::text, $10::text
     FROM moved m JOIN belay.site_lock l ON l.tenant_id = m.tenant_id
 )
-SELECT belay.demand((SELECT count(*) FROM moved), 1)`
+SELECT CASE WHEN NOT EXISTS (SELECT FROM moved) THEN belay.refuse('BY002', 'plan is not as the holder knows it') END`
 
 func (tx *transaction) move(held sitelock.Held, group engine.Group) error {
 	m := group.Move
@@ -152,4 +166,4 @@ func (tx *transaction) move(held sitelock.Held, group engine.Group) error {
 // releaseHeldSQL frees the lock in the transaction that proved it.
 const releaseHeldSQL = `
 WITH released AS (` + releaseLockSQL + `)
-SELECT belay.demand((SELECT count(*) FROM released), 1)`
+SELECT CASE WHEN NOT EXISTS (SELECT FROM released) THEN belay.refuse('BY002', 'lock was not released') END`

@@ -15,9 +15,38 @@ import (
 	"github.com/belayhq/belay/plan"
 )
 
-// boundarySQL checks what the step before left behind and sets all limits for the next one.
-const boundarySQL = `
-SELECT belay.step_boundary($1::text, $2::text, $3::text, $4::bigint, $5::bigint, $6::bigint, $7::bigint)`
+// enterSQL sets the limits and the search path of the first step. It demands that the tenant's schema exists: with a search
+// path of none that does, a step would write temporary tables.
+const enterSQL = `
+SELECT CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1::text)
+       THEN pg_catalog.set_config('search_path', $2::text, true) ELSE belay.refuse('BY005', 'no such schema') END,
+    ` + limitsSQL
+
+// limitsSQL sets the limits of what comes next: a step may have changed them.
+const limitsSQL = `pg_catalog.set_config('statement_timeout', $3::text, true), pg_catalog.set_config('lock_timeout', $4::text, true),
+    pg_catalog.set_config('idle_in_transaction_session_timeout', $5::text, true)`
+
+// keptSQL demands that the step before left the transaction, the role and the search path as they were. The mark is
+// transaction-local, so it is gone if a step ended the transaction. It runs under a tenant's search path: operands are of the
+// very types that an operator in pg_catalog takes, so that none that a tenant made can stand in for it.
+const keptSQL = `
+SELECT CASE WHEN pg_catalog.current_setting('belay.mark', true) IS DISTINCT FROM pg_catalog.concat($1::text, ':', current_user)
+         OR pg_catalog.current_setting('search_path') IS DISTINCT FROM $2::text
+       THEN belay.refuse('BY003', 'step left its scope')
+    `
+
+// betweenSQL also demands that the group is within its budget, which ends where it is positive.
+const betweenSQL = keptSQL + `
+       WHEN $6::float8 > 0::float8 AND $6::float8 < 1000::float8 * pg_catalog.date_part('epoch',
+           pg_catalog.clock_timestamp() - pg_catalog.transaction_timestamp())
+       THEN belay.refuse('BY004', 'group used up its budget') END,
+    ` + limitsSQL
+
+// leaveSQL goes back to Belay's own statements, whose commit is to be durable.
+const leaveSQL = keptSQL + `
+       ELSE pg_catalog.set_config('search_path', '` + ownPath + `', true) END,
+    ` + limitsSQL + `,
+    ` + durableSQL
 
 // constraintsSQL has the deferred constraints of what the steps wrote checked under the limits of a step: nothing bounds
 // the time of COMMIT.
@@ -35,14 +64,11 @@ func (tx *transaction) steps(ctx context.Context, group engine.Group) error {
 		if !runs(step) {
 			continue
 		}
-		if last < 0 {
-			tx.demandScope(i, group.Scope)
-		}
 		next := limits{statement: step.Timeout, lock: wait, idle: idle}
 		if last < 0 {
-			tx.boundary(ownPath, tenantPath(group.Scope), next, 0, nil)
+			tx.enter(i, group.Scope, next)
 		} else {
-			tx.boundary(tenantPath(group.Scope), tenantPath(group.Scope), next, group.Budget, failureOf(last, group.Steps[last], wait))
+			tx.boundary(betweenSQL, group.Scope, next, failureOf(last, group.Steps[last], wait), limitMillis(group.Budget))
 		}
 		last = i
 		if err := tx.step(ctx, i, step, group.Scope, wait); err != nil {
@@ -54,15 +80,14 @@ func (tx *transaction) steps(ctx context.Context, group engine.Group) error {
 	}
 	failed := failureOf(last, group.Steps[last], wait)
 	tx.add(statement{sql: constraintsSQL, failed: failed})
-	tx.boundary(tenantPath(group.Scope), ownPath, limits{ownLimits.statement, ownLimits.lock, idle}, 0, failed)
+	tx.boundary(leaveSQL, group.Scope, limits{ownLimits.statement, ownLimits.lock, idle}, failed)
 	return nil
 }
 
-const demandScopeSQL = `SELECT belay.demand_scope($1::text)`
-
-// demandScope queues the check that the tenant's schema exists; if not, it is step first that fails.
-func (tx *transaction) demandScope(first int, scope string) {
-	tx.add(statement{sql: demandScopeSQL, args: []any{scope}, own: true, failed: func(err error) error {
+// enter queues the way into the tenant's scope; if there is none, it is step first that fails.
+func (tx *transaction) enter(first int, scope string, l limits) {
+	args := []any{scope, tenantPath(scope), limitMillis(l.statement), limitMillis(l.lock), limitMillis(l.idle)}
+	tx.add(statement{sql: enterSQL, args: args, own: true, failed: func(err error) error {
 		if server, ok := errors.AsType[*Error](err); ok && server.Code == codeNoScope {
 			return stepFailure(first, plan.Statement{}, fmt.Errorf("%s: %w", scope, engine.ErrNoScope))
 		}
@@ -99,15 +124,15 @@ func runs(step engine.GroupStep) bool {
 		(len(step.Statements) > 0 || step.Action != nil || step.Verify != nil)
 }
 
-// boundary queues the check of what the step before left and the settings for what comes next. failed makes an error of
-// that step; nil before the first one.
-func (tx *transaction) boundary(wanted, next string, l limits, budget time.Duration, failed func(error) error) {
+// boundary queues the check of what the step before left and the limits of what comes next. failed makes an error of that
+// step.
+func (tx *transaction) boundary(sql, scope string, l limits, failed func(error) error, more ...any) {
+	args := []any{tx.mark, tenantPath(scope), limitMillis(l.statement), limitMillis(l.lock), limitMillis(l.idle)}
 	tx.add(statement{
-		sql: boundarySQL, own: true,
-		args: []any{tx.mark, wanted, next, limitMillis(l.statement), limitMillis(l.lock), limitMillis(l.idle), limitMillis(budget)},
+		sql: sql, own: true, args: append(args, more...),
 		failed: func(err error) error {
 			server, ok := errors.AsType[*Error](err)
-			if !ok || failed == nil {
+			if !ok {
 				return err
 			}
 			switch server.Code {

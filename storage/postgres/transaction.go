@@ -56,10 +56,11 @@ SELECT pg_catalog.set_config('search_path', '` + ownPath + `', true),
        pg_catalog.set_config('bytea_output', 'hex', true),
        pg_catalog.set_config('tcp_keepalives_idle', $6::text, true),
        pg_catalog.set_config('tcp_keepalives_interval', $6::text, true),
-       pg_catalog.set_config('tcp_keepalives_count', '2', true)`
+       pg_catalog.set_config('tcp_keepalives_count', '2', true),
+       ` + durableSQL
 
-const durableSQL = `
-SELECT pg_catalog.set_config('synchronous_commit',
+// durableSQL makes the commit durable. A step may have changed it, so that it is set again behind the last one.
+const durableSQL = `pg_catalog.set_config('synchronous_commit',
        CASE pg_catalog.current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true)`
 
 // cleanSQL takes back what a step's rows-only statements can leave in a session that others use next: settings and locks, made
@@ -151,9 +152,6 @@ func (s *Store) attempt(ctx context.Context, pool *pgxpool.Pool, begin string, l
 	defer tx.close(ctx)
 	tx.own(begin)
 	tx.own(settingsSQL, millis(l.statement), millis(l.lock), millis(l.idle), millis(s.watch), tx.mark, keepalive(l.idle))
-	if begin == writing {
-		tx.own(durableSQL)
-	}
 	err = body(tx)
 	return tx.acted, err
 }
@@ -196,7 +194,7 @@ func (tx *transaction) commit(ctx context.Context) error {
 	tx.add(statement{sql: commit, own: true})
 	last := len(tx.queue) - 1
 	for _, sql := range tx.leftovers() {
-		tx.add(statement{sql: sql})
+		tx.own(sql)
 	}
 	at, err := tx.send(ctx)
 	switch {

@@ -66,7 +66,7 @@ func (j *journal) record() plan.Record {
 // demand refuses a step whose row may not move so: that is what makes its effect happen once. It is asked before the
 // step runs.
 func (j *journal) demand(step engine.GroupStep) error {
-	if was := j.entries[step.Ordinal].State; !was.CanBecome(step.State) {
+	if was := j.entries[step.Ordinal].State; !was.CanBecome(step.State) || step.New && was != "" {
 		if was == "" {
 			was = "not begun"
 		}

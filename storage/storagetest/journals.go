@@ -44,6 +44,28 @@ var journals = []test{
 		x.checkpoint(t, x.group(x.put(1)))
 		x.fails(t, x.group(x.put(0), x.step(1, plan.StepDone), x.put(2)))
 	}},
+	{"a step that is said to be new is refused where it has a row", func(t *testing.T, d *database) {
+		for _, state := range []plan.StepState{plan.StepIntent, plan.StepDone, plan.StepUndoIntent, plan.StepUndone} {
+			s := d.site(t)
+			x := s.begin(t, apply(change("0001-first", 2)))
+			s.journal(t, x.claimed.Plan.ID, 1, state)
+			group := x.group(x.put(0), x.put(1))
+			group.Steps[0].New, group.Steps[1].New = true, true
+			x.fails(t, group)
+			group.Steps = group.Steps[:1]
+			x.checkpoint(t, group)
+		}
+	}},
+	{"no row is written for a plan that is not in flight", func(t *testing.T, d *database) {
+		s := d.site(t)
+		x := s.begin(t, apply(change("0001-first", 2)))
+		x.claimed.Plan.ID = plan.NewID()
+		for _, isNew := range []bool{false, true} {
+			group := x.group(x.put(0))
+			group.Steps[0].New = isNew
+			x.fails(t, group)
+		}
+	}},
 	{"an intent runs nothing", func(t *testing.T, d *database) {
 		s := d.site(t)
 		x := s.begin(t, apply(change("0001-first", 1)))
