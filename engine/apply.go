@@ -35,13 +35,14 @@ type ApplyOptions struct {
 // *sitelock.LockBusyError, *sitelock.LockLostError, *RefusedError (nothing was touched), *PlanError. The Result is
 // filled in either way.
 func (e *Engine) Apply(ctx context.Context, t tenant.Tenant, change *plan.Change, opts ApplyOptions) (Result, error) {
-	return e.applyKnowing(ctx, t, change, opts, nil)
+	return e.applyKnowing(ctx, t, change, change.Digest(), opts, nil)
 }
 
 // applyKnowing is Apply for a caller who has just surveyed the tenant: what speaks against the apply is then looked for in
 // what it read. Only the claim, under the lock, decides.
-func (e *Engine) applyKnowing(ctx context.Context, t tenant.Tenant, change *plan.Change, opts ApplyOptions, known []plan.Record) (Result, error) {
-	digest := change.Digest()
+func (e *Engine) applyKnowing(ctx context.Context, t tenant.Tenant, change *plan.Change, digest plan.Digest, opts ApplyOptions,
+	known []plan.Record,
+) (Result, error) {
 	o, closeStore, err := e.begin(ctx, t, change.ID, digest)
 	defer closeStore()
 	if err != nil {

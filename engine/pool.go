@@ -48,7 +48,7 @@ func (e *Engine) ApplyAll(ctx context.Context, tenants iter.Seq2[tenant.Tenant, 
 	p.work = func(ctx context.Context, s Surveyed, wait time.Duration) Result {
 		one := opts
 		one.LockTimeout = wait
-		result, _ := e.applyKnowing(ctx, s.Tenant, change, one, s.Records)
+		result, _ := e.applyKnowing(ctx, s.Tenant, change, digest, one, s.Records)
 		return result
 	}
 	return p.run(ctx, tenants)
