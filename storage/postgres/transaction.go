@@ -75,7 +75,7 @@ type transaction struct {
 	store *Store
 	conn  *pgxpool.Conn
 	queue []statement
-	mark  string // of this transaction; see belay.step_boundary
+	mark  string // of this transaction; see keptSQL
 
 	// reading says that nothing is written, so that no outcome can be unknown.
 	reading   bool

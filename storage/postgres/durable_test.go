@@ -1,0 +1,35 @@
+package postgres
+
+import (
+	"testing"
+
+	"github.com/belayhq/belay/engine"
+	"github.com/belayhq/belay/plan"
+)
+
+// G7: a step cannot make its commit less durable.
+func TestACommitIsDurableWhateverAStepSets(t *testing.T) {
+	t.Parallel()
+	db := openForTest(t)
+	if _, _, err := db.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Create(t.Context(), "one"); err != nil {
+		t.Fatal(err)
+	}
+	before, after := "", ""
+	err := db.write(t.Context(), func(tx *transaction) error {
+		const setting = `SELECT pg_catalog.current_setting('synchronous_commit')`
+		off := plan.Statement{SQL: `SELECT set_config('synchronous_commit', 'off', true)`, RowsOnly: true}
+		group := engine.Group{Scope: "one", Steps: []engine.GroupStep{{State: plan.StepDone, Statements: []plan.Statement{off}}}}
+		tx.one(setting, nil, &before)
+		if err := tx.steps(t.Context(), group); err != nil {
+			return err
+		}
+		tx.one(setting, nil, &after)
+		return tx.commit(t.Context())
+	})
+	if err != nil || before != "on" || after != "on" {
+		t.Errorf("synchronous_commit is %q before the step and %q behind it, error %v", before, after, err)
+	}
+}
