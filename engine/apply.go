@@ -169,7 +169,7 @@ func (o *operation) whyNotApply(ctx context.Context, change *plan.Change, opts A
 	records := known
 	if records == nil || len(change.Requires) > 0 {
 		var err error
-		if records, err = o.store.Records(ctx, o.tenant.ID); err != nil {
+		if records, err = o.recordsFor(ctx, change); err != nil {
 			return nil, err
 		}
 	}
@@ -181,6 +181,19 @@ func (o *operation) whyNotApply(ctx context.Context, change *plan.Change, opts A
 		return mine, o.whyNotRepin(ctx, mine, change)
 	}
 	return mine, nil
+}
+
+// recordsFor reads the plans that may speak against an apply: of a long history the few that a survey reads, unless the
+// change requires others.
+func (o *operation) recordsFor(ctx context.Context, change *plan.Change) ([]plan.Record, error) {
+	if len(change.Requires) > 0 {
+		return o.store.Records(ctx, o.tenant.ID)
+	}
+	surveyed, err := surveyStore(ctx, o.store, []tenant.Tenant{o.tenant}, change.ID)
+	if err != nil {
+		return nil, err
+	}
+	return surveyed[0].Records, nil
 }
 
 // whyNotRepin allows an edit only of steps that are not in place.

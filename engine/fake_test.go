@@ -143,6 +143,11 @@ func (f *fake) Records(context.Context, tenant.ID) ([]plan.Record, error) {
 	return slices.Clone(f.records), nil
 }
 
+func (f *fake) Survey(ctx context.Context, ids []tenant.ID, _ string) ([]Survey, error) {
+	records, err := f.Records(ctx, ids[0])
+	return []Survey{{Tenant: ids[0], Records: records}}, err
+}
+
 func (f *fake) Change(_ context.Context, d plan.Digest) (*plan.Change, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -165,10 +165,11 @@ func (p *pool) start(ctx context.Context, workers *errgroup.Group, s Surveyed, w
 }
 
 // unsettled reports the tenants of one database that need no work, and returns the others. One whose database cannot be read
-// is left to its worker, which will say why.
+// is left to its worker, which will say why. So is a tenant alone in its database: its worker looks before it asks for the
+// lock anyway, and databases are then opened once, as many at a time as there are workers.
 func (p *pool) unsettled(ctx context.Context, group []tenant.Tenant) []Surveyed {
 	rest := make([]Surveyed, 0, len(group))
-	if p.settle == nil || p.stopped(ctx) {
+	if p.settle == nil || len(group) == 1 || p.stopped(ctx) {
 		for _, t := range group {
 			rest = append(rest, Surveyed{Tenant: t})
 		}

@@ -4,14 +4,21 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/belayhq/belay/plan"
 	"github.com/belayhq/belay/sitelock"
 	"github.com/belayhq/belay/tenant"
 )
 
-// surveyBatch is how many tenants of one database one survey reads at most.
-const surveyBatch = 1000
+const (
+	// batchSize is how many tenants of one database one survey reads at most.
+	batchSize = 1000
+	// surveyWorkers is how many databases are surveyed at once.
+	surveyWorkers = 8
+)
 
 // Surveyed is a tenant with what its database says of it.
 type Surveyed struct {
@@ -55,11 +62,9 @@ func (e *Engine) Survey(ctx context.Context, tenants iter.Seq2[tenant.Tenant, er
 				yield(Surveyed{}, err)
 				return
 			}
-			for _, group := range byDatabase(batch) {
-				for _, s := range e.surveyOne(ctx, group, change) {
-					if !yield(s, nil) {
-						return
-					}
+			for _, s := range e.surveyBatch(ctx, batch, change) {
+				if !yield(s, nil) {
+					return
 				}
 			}
 			if err := ctx.Err(); err != nil {
@@ -70,6 +75,22 @@ func (e *Engine) Survey(ctx context.Context, tenants iter.Seq2[tenant.Tenant, er
 	}
 }
 
+// surveyBatch reads tenants, several databases at a time.
+func (e *Engine) surveyBatch(ctx context.Context, batch []tenant.Tenant, change string) []Surveyed {
+	groups := byDatabase(batch)
+	found := make([][]Surveyed, len(groups))
+	var workers errgroup.Group
+	workers.SetLimit(surveyWorkers)
+	for i, group := range groups {
+		workers.Go(func() error {
+			found[i] = e.surveyOne(ctx, group, change)
+			return nil
+		})
+	}
+	_ = workers.Wait() // what befell a database is with its tenants
+	return slices.Concat(found...)
+}
+
 // surveyOne reads tenants that share a database.
 func (e *Engine) surveyOne(ctx context.Context, group []tenant.Tenant, change string) []Surveyed {
 	all := make([]Surveyed, len(group))
@@ -77,9 +98,6 @@ func (e *Engine) surveyOne(ctx context.Context, group []tenant.Tenant, change st
 		all[i].Tenant = group[i]
 	}
 	found, err := e.surveyDatabase(ctx, group, change)
-	if err == nil && len(found) != len(group) {
-		err = errors.New("survey returned another number of tenants")
-	}
 	for i := range all {
 		if err != nil {
 			all[i].Err = err
@@ -97,15 +115,22 @@ func (e *Engine) surveyDatabase(ctx context.Context, group []tenant.Tenant, chan
 		return nil, err
 	}
 	defer closeStore()
+	return surveyStore(ctx, store, group, change)
+}
+
+func surveyStore(ctx context.Context, store Store, group []tenant.Tenant, change string) ([]Survey, error) {
 	ids := make([]tenant.ID, len(group))
 	for i := range group {
 		ids[i] = group[i].ID
 	}
 	surveyed, err := store.Survey(ctx, ids, change)
+	if err == nil && len(surveyed) != len(group) {
+		err = errors.New("survey returned another number of tenants")
+	}
 	return surveyed, AsRefusal(err)
 }
 
-// batches cuts a sequence into slices of at most surveyBatch.
+// batches cuts a sequence into slices of at most batchSize.
 func batches(tenants iter.Seq2[tenant.Tenant, error]) iter.Seq2[[]tenant.Tenant, error] {
 	return func(yield func([]tenant.Tenant, error) bool) {
 		var batch []tenant.Tenant
@@ -114,7 +139,7 @@ func batches(tenants iter.Seq2[tenant.Tenant, error]) iter.Seq2[[]tenant.Tenant,
 				yield(nil, err)
 				return
 			}
-			if batch = append(batch, t); len(batch) == surveyBatch {
+			if batch = append(batch, t); len(batch) == batchSize {
 				if !yield(batch, nil) {
 					return
 				}
