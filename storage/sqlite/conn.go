@@ -53,24 +53,33 @@ type connector struct {
 
 func (c *connector) Driver() sqldriver.Driver { return &sqlite3.SQLiteDriver{} }
 
-// Connect opens a connection. Turning a file to WAL mode, and recovering one after a crash, need it for a moment alone;
-// SQLite does not wait for that by itself.
-func (c *connector) Connect(ctx context.Context) (sqldriver.Conn, error) {
-	for begun := time.Now(); ; {
-		conn, err := c.connect()
-		if !errors.Is(err, sitelock.ErrContended) || time.Since(begun) > connectPatience {
-			return conn, err
-		}
-		if err := pause(ctx, connectPause); err != nil {
-			return nil, err
-		}
-	}
+// Connect opens a connection.
+func (c *connector) Connect(ctx context.Context) (opened sqldriver.Conn, err error) {
+	err = untilAlone(ctx, func() error {
+		opened, err = c.connect()
+		return err
+	})
+	return opened, err
 }
 
 const (
-	connectPatience = 5 * time.Second
-	connectPause    = 20 * time.Millisecond
+	alonePatience = 5 * time.Second
+	alonePause    = 20 * time.Millisecond
 )
+
+// untilAlone tries what needs the file for a moment alone: turning it to WAL mode, and recovering it after a crash. SQLite
+// does not wait for that by itself.
+func untilAlone(ctx context.Context, try func() error) error {
+	for begun := time.Now(); ; {
+		err := try()
+		if !errors.Is(err, sitelock.ErrContended) || time.Since(begun) > alonePatience {
+			return err
+		}
+		if err := pause(ctx, alonePause); err != nil {
+			return err
+		}
+	}
+}
 
 func (c *connector) connect() (sqldriver.Conn, error) {
 	if err := c.file.check(); err != nil {
@@ -99,6 +108,8 @@ type conn struct {
 	file  *file
 	guard guard
 	own   map[string]*sqlite3.SQLiteStmt
+	// wal says that the file was seen in WAL mode, which nobody can end while this connection is open.
+	wal bool
 	// broken says that the connection must not be used again.
 	broken bool
 }
@@ -232,6 +243,16 @@ func complete(stmt *sqlite3.SQLiteStmt, args []sqldriver.NamedValue) error {
 		return fmt.Errorf("the statement has %d placeholders, %d values are given", stmt.NumInput(), len(args))
 	}
 	return nil
+}
+
+// demandWAL turns the file to WAL mode, if it is not in it.
+func (c *conn) demandWAL(ctx context.Context) error {
+	if c.wal {
+		return nil
+	}
+	err := untilAlone(ctx, func() error { return translate(c.script(context.WithoutCancel(ctx), "PRAGMA journal_mode = WAL")) })
+	c.wal = err == nil
+	return err
 }
 
 // script runs a text of several statements.

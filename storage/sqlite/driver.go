@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/mattn/go-sqlite3"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/belayhq/belay/plan"
 	"github.com/belayhq/belay/storage"
@@ -56,7 +57,11 @@ func (driver) Create(ctx context.Context, target tenant.Target) error {
 
 // Store is one SQLite file. It is safe for concurrent use, also beside other processes.
 type Store struct {
-	writer *sql.DB // one connection
+	// writer has one connection, which belongs to whoever has the turn. Reads of Belay's tables take the turn if it is free;
+	// so most files are opened once.
+	writer *sql.DB
+	turn   *semaphore.Weighted
+	// reader opens connections as reads find the turn taken.
 	reader *sql.DB
 
 	// migrated is set once Belay's tables are known to be there, in this binary's version.
@@ -89,6 +94,7 @@ func open(ctx context.Context, path string, opts storage.Options) (*Store, error
 	}
 	s := &Store{
 		writer: sql.OpenDB(&connector{file: file, dsn: dsn(file.path, "rw", writing)}),
+		turn:   semaphore.NewWeighted(1),
 		reader: sql.OpenDB(&connector{file: file, dsn: dsn(file.path, "rw", reading)}),
 	}
 	s.writer.SetMaxOpenConns(1)
@@ -126,7 +132,13 @@ func Create(ctx context.Context, path string) error {
 	}
 	db := sql.OpenDB(&connector{file: &file{path: path}, dsn: dsn(path, "rwc", writing)})
 	defer db.Close()
-	if err := db.PingContext(ctx); err != nil {
+	connection, err := db.Conn(ctx)
+	if err != nil {
+		return fmt.Errorf("create %s: %w", path, translate(err))
+	}
+	defer connection.Close()
+	err = connection.Raw(func(native any) error { return native.(*conn).demandWAL(ctx) })
+	if err != nil {
 		return fmt.Errorf("create %s: %w", path, translate(err))
 	}
 	return nil
@@ -183,9 +195,8 @@ func dotted(number int) string {
 }
 
 var (
+	// The mode of the journal is in neither: a file that is only read is left as it is.
 	writing = url.Values{
-		"_txlock":       {"immediate"},
-		"_journal_mode": {"WAL"},
 		"_synchronous":  {"FULL"},
 		"_foreign_keys": {"off"}, // see the package's documentation
 	}

@@ -104,7 +104,7 @@ func (s *Store) changeLease(ctx context.Context, what, name string, change func(
 
 // Lease reads one named lease.
 func (s *Store) Lease(ctx context.Context, name string) (lease sitelock.Lease, ok bool, err error) {
-	err = s.read(ctx, func(tx *sql.Tx) error {
+	err = s.read(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		lease, err = scanLease(tx.QueryRowContext(ctx, leaseSQL, name).Scan)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
@@ -123,7 +123,7 @@ const leasesSQL = `SELECT ` + leaseColumns + ` FROM belay_lease ORDER BY name`
 // Leases lists all named leases, by name.
 func (s *Store) Leases(ctx context.Context) ([]sitelock.Lease, error) {
 	var leases []sitelock.Lease
-	err := s.read(ctx, func(tx *sql.Tx) error {
+	err := s.read(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		rows, err := tx.QueryContext(ctx, leasesSQL)
 		if err != nil {
 			return err

@@ -268,7 +268,7 @@ func lockStates(ctx context.Context, tx *sql.Tx, ids string) (map[tenant.ID]site
 // State reads who has the tenant's lock.
 func (s *Store) State(ctx context.Context, id tenant.ID) (sitelock.State, error) {
 	var state sitelock.State
-	err := s.read(ctx, func(tx *sql.Tx) error {
+	err := s.read(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		ids := encode([]tenant.ID{id})
 		states, err := lockStates(ctx, tx, ids)
 		if err != nil {
@@ -352,7 +352,7 @@ const ownerSQL = `SELECT tenant_id FROM belay_site_lock WHERE scope = ? AND remo
 // Owner implements [storage.Database].
 func (s *Store) Owner(ctx context.Context, scope string) (tenant.ID, error) {
 	var owner tenant.ID
-	err := s.read(ctx, func(tx *sql.Tx) error {
+	err := s.read(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		err := tx.QueryRowContext(ctx, ownerSQL, scope).Scan(&owner)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil

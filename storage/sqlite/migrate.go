@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 
 	"github.com/belayhq/belay/migrations"
@@ -67,17 +68,14 @@ func (s *Store) SchemaVersion(ctx context.Context) (int, error) {
 }
 
 func (s *Store) schemaVersion(ctx context.Context) (version int, err error) {
-	tx, err := s.snapshot(ctx)
-	if err != nil {
-		return 0, err
-	}
-	defer tx.Rollback() // a snapshot has nothing to commit
-	var tables int
-	if err := tx.QueryRowContext(ctx, hasVersionSQL).Scan(&tables); err != nil || tables == 0 {
-		return 0, translate(err)
-	}
-	err = tx.QueryRowContext(ctx, schemaVersionSQL).Scan(&version)
-	return version, translate(err)
+	err = s.snapshot(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		var tables int
+		if err := tx.QueryRowContext(ctx, hasVersionSQL).Scan(&tables); err != nil || tables == 0 {
+			return err
+		}
+		return tx.QueryRowContext(ctx, schemaVersionSQL).Scan(&version)
+	})
+	return version, err
 }
 
 // made reports whether Belay's tables are there to be read.

@@ -16,35 +16,47 @@ import (
 
 // read runs fn on one snapshot of the file. It does nothing where Belay's tables are not there: such a file was never
 // used.
-func (s *Store) read(ctx context.Context, fn func(tx *sql.Tx) error) error {
+func (s *Store) read(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	made, err := s.made(ctx)
 	if err != nil || !made {
 		return err
 	}
-	tx, err := s.snapshot(ctx)
-	if err != nil {
-		return err
-	}
-	defer tx.Rollback() // a snapshot has nothing to commit
-	return translate(fn(tx))
+	return s.snapshot(ctx, fn)
 }
 
 // snapshotSQL is what makes a read transaction look at the file, and so the only part of it that can find the file busy:
 // while a process recovers it after a crash.
 const snapshotSQL = `SELECT count(*) FROM sqlite_schema WHERE type = ''`
 
-func (s *Store) snapshot(ctx context.Context) (tx *sql.Tx, err error) {
-	err = patiently(ctx, nil, func() error {
-		if tx, err = s.reader.BeginTx(ctx, nil); err != nil {
+// snapshot runs fn in a read transaction: on the connection that writes, if it is free, rather than on another. As in a
+// transaction that writes, the context that fn gets is never cancelled: reads are short, and an interruption that comes late
+// would hit the next statement on the connection.
+func (s *Store) snapshot(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
+	pool := s.reader
+	if s.turn.TryAcquire(1) {
+		defer s.turn.Release(1)
+		pool = s.writer
+	}
+	own := context.WithoutCancel(ctx)
+	var tx *sql.Tx
+	err := patiently(ctx, nil, func() (err error) {
+		if err := ctx.Err(); err != nil {
+			return context.Cause(ctx)
+		}
+		if tx, err = pool.BeginTx(own, nil); err != nil {
 			return translate(err)
 		}
 		var none int
-		if err = tx.QueryRowContext(ctx, snapshotSQL).Scan(&none); err != nil {
+		if err = tx.QueryRowContext(own, snapshotSQL).Scan(&none); err != nil {
 			_ = tx.Rollback() // nothing was begun
 		}
 		return translate(err)
 	})
-	return tx, err
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() // a snapshot has nothing to commit
+	return translate(fn(own, tx))
 }
 
 // planColumns are those of a plan p, in the order of scanPlans.
@@ -116,7 +128,7 @@ const journalsSQL = `SELECT ` + journalColumns + ` FROM belay_journal AS j WHERE
 // Records reads all plans of a tenant with their journals.
 func (s *Store) Records(ctx context.Context, id tenant.ID) ([]plan.Record, error) {
 	var records []plan.Record
-	err := s.read(ctx, func(tx *sql.Tx) error {
+	err := s.read(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		plans, err := scanPlans(tx.QueryContext(ctx, plansSQL, id))
 		if err != nil {
 			return err
@@ -153,7 +165,7 @@ const changeSQL = `SELECT body FROM belay_change WHERE digest = ?`
 // Change reads a change by digest.
 func (s *Store) Change(ctx context.Context, digest plan.Digest) (*plan.Change, error) {
 	var change *plan.Change
-	err := s.read(ctx, func(tx *sql.Tx) error {
+	err := s.read(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		var body []byte
 		if err := tx.QueryRowContext(ctx, changeSQL, digest).Scan(&body); err != nil {
 			return found(err, engine.ErrChangeUnknown)
@@ -193,7 +205,7 @@ func (s *Store) Survey(ctx context.Context, ids []tenant.ID, change string) ([]e
 	if len(ids) == 0 {
 		return surveys, nil
 	}
-	err := s.read(ctx, func(tx *sql.Tx) error {
+	err := s.read(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		keys := encode(ids)
 		states, err := lockStates(ctx, tx, keys)
 		if err != nil {
@@ -237,7 +249,7 @@ SELECT body, checksum FROM belay_before_image WHERE tenant_id = ? AND plan_id = 
 // Image reads the before-image of a step.
 func (s *Store) Image(ctx context.Context, id tenant.ID, p plan.ID, ordinal int) ([]byte, error) {
 	var image []byte
-	err := s.read(ctx, func(tx *sql.Tx) error {
+	err := s.read(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		rows, err := tx.QueryContext(ctx, imageSQL, id, p, ordinal)
 		if err != nil {
 			return err
@@ -271,7 +283,7 @@ FROM belay_event WHERE tenant_id = ? ORDER BY seq DESC LIMIT ?`
 // Events reads a tenant's history, newest first.
 func (s *Store) Events(ctx context.Context, id tenant.ID, limit int) ([]engine.Event, error) {
 	var events []engine.Event
-	err := s.read(ctx, func(tx *sql.Tx) error {
+	err := s.read(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		rows, err := tx.QueryContext(ctx, eventsSQL, id, max(0, limit))
 		if err != nil {
 			return err

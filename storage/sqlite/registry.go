@@ -77,7 +77,7 @@ const tenantSQL = `SELECT ` + tenantColumns + ` FROM belay_tenant WHERE name = ?
 // Tenant returns the tenant with this name.
 func (s *Store) Tenant(ctx context.Context, name string) (tenant.Tenant, error) {
 	var t tenant.Tenant
-	err := s.read(ctx, func(tx *sql.Tx) (err error) {
+	err := s.read(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
 		t, err = scanTenant(tx.QueryRowContext(ctx, tenantSQL, name).Scan)
 		return found(err, storage.ErrNoTenant)
 	})
@@ -96,7 +96,7 @@ SELECT ` + tenantColumns + ` FROM belay_tenant WHERE name > ? AND removed_at IS 
 // Tenants lists tenants by name.
 func (s *Store) Tenants(ctx context.Context, after string, limit int) ([]tenant.Tenant, error) {
 	var tenants []tenant.Tenant
-	err := s.read(ctx, func(tx *sql.Tx) error {
+	err := s.read(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		rows, err := tx.QueryContext(ctx, tenantsSQL, after, max(0, limit))
 		if err != nil {
 			return err
@@ -158,7 +158,7 @@ const changeByIDSQL = `SELECT digest FROM belay_change WHERE change_id = ? ORDER
 // ChangeByID returns the change last stored under this id.
 func (s *Store) ChangeByID(ctx context.Context, id string) (*plan.Change, error) {
 	var digest plan.Digest
-	err := s.read(ctx, func(tx *sql.Tx) error {
+	err := s.read(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		err := tx.QueryRowContext(ctx, changeByIDSQL, id).Scan(&digest)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/belayhq/belay/engine"
 	"github.com/belayhq/belay/sitelock"
 )
@@ -77,29 +79,37 @@ func (s *Store) tryBegin(ctx context.Context, hurried bool) (*transaction, error
 		turn, cancel = context.WithTimeout(ctx, busyTimeout)
 		defer cancel()
 	}
-	connection, err := s.writer.Conn(turn)
-	if err != nil {
-		if ctx.Err() == nil && turn.Err() != nil {
+	if err := s.turn.Acquire(turn, 1); err != nil {
+		if ctx.Err() == nil {
 			return nil, fmt.Errorf("%w (by this process)", sitelock.ErrContended)
 		}
 		return nil, translate(err)
 	}
-	t := &transaction{connection: connection, begun: time.Now()}
-	if err := connection.Raw(func(native any) error { t.conn = native.(*conn); return nil }); err != nil {
-		_ = connection.Close()
-		return nil, err
+	connection, err := s.writer.Conn(ctx)
+	if err != nil {
+		s.turn.Release(1)
+		return nil, translate(err)
 	}
-	t.conn.guard.begin()
-	if _, err := connection.ExecContext(context.WithoutCancel(ctx), "BEGIN IMMEDIATE"); err != nil {
-		t.ended = true
+	t := &transaction{turn: s.turn, connection: connection, begun: time.Now(), ended: true}
+	err = connection.Raw(func(native any) error {
+		t.conn = native.(*conn)
+		return t.conn.demandWAL(ctx)
+	})
+	if err == nil {
+		t.conn.guard.begin()
+		_, err = connection.ExecContext(context.WithoutCancel(ctx), "BEGIN IMMEDIATE")
+	}
+	if err != nil {
 		t.close()
 		return nil, translate(err)
 	}
+	t.ended = false
 	return t, nil
 }
 
-// transaction is the one open transaction of the write connection.
+// transaction is the one open transaction of the write connection. It has the turn until it is closed.
 type transaction struct {
+	turn       *semaphore.Weighted
 	connection *sql.Conn
 	conn       *conn // the same connection as the driver has it
 	begun      time.Time
@@ -172,4 +182,5 @@ func (t *transaction) close() {
 	t.conn.guard.mode = ownSQL
 	t.rollback(context.Background())
 	_ = t.connection.Close() // a broken connection is closed for good
+	t.turn.Release(1)
 }
