@@ -1,6 +1,10 @@
 -- Belay's own tables. Every key begins with tenant_id, as on PostgreSQL. Times are integer milliseconds UTC of the
 -- writing process's clock, which is what SQLite calls now. No foreign keys hold them together, as they do on PostgreSQL:
 -- steps run with foreign keys off, and what a fence protects there, the one open write transaction protects here.
+--
+-- What a plan costs here is pages: each that a transaction touches is written to the log and copied again when the file is
+-- closed. So tables are their own index where they can be. Longer lists are not written with IN, for which SQLite opens a
+-- temporary table each time.
 
 -- One row: no lease counts as live longer ahead than max_lease_ms, whatever its holder asked for.
 CREATE TABLE belay_setting (
@@ -24,9 +28,8 @@ CREATE TABLE belay_site_lock (
     reason        TEXT    NOT NULL DEFAULT '',
     acquired_at   INTEGER NOT NULL DEFAULT 0,
     expires_at    INTEGER NOT NULL DEFAULT 0,
-    removed_at    INTEGER,
-    CONSTRAINT site_lock_fence_key UNIQUE (tenant_id, fence)
-) STRICT;
+    removed_at    INTEGER
+) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX belay_site_lock_scope_key ON belay_site_lock (scope) WHERE removed_at IS NULL;
 
 CREATE TABLE belay_change (
@@ -42,11 +45,11 @@ CREATE TABLE belay_plan (
     plan_id      TEXT    NOT NULL,
     change_id    TEXT    NOT NULL,
     digest       TEXT    NOT NULL,
-    status       TEXT    NOT NULL CHECK (status IN ('pending', 'applying', 'applied', 'rolling_back')),
+    status       TEXT    NOT NULL CHECK (status = 'pending' OR status = 'applying' OR status = 'applied' OR status = 'rolling_back'),
     claimed_from TEXT    CHECK (claimed_from IN ('pending', 'applied')),
     fence        INTEGER,
-    outcome      TEXT    NOT NULL CHECK (outcome IN
-                 ('never_run', 'interrupted', 'failed', 'rolled_back', 'applied', 'quarantined', 'resolved')),
+    outcome      TEXT    NOT NULL CHECK (outcome = 'never_run' OR outcome = 'interrupted' OR outcome = 'failed' OR
+                 outcome = 'rolled_back' OR outcome = 'applied' OR outcome = 'quarantined' OR outcome = 'resolved'),
     attempts     INTEGER NOT NULL DEFAULT 0,
     applied_seq  INTEGER,
     cycle        INTEGER NOT NULL DEFAULT 0,
@@ -61,7 +64,7 @@ CREATE TABLE belay_plan (
     CONSTRAINT plan_claimed_in_flight CHECK (claimed_from IS NULL OR fence IS NOT NULL)
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX belay_plan_one_in_flight ON belay_plan (tenant_id) WHERE status IN ('applying', 'rolling_back');
-CREATE INDEX belay_plan_unsettled ON belay_plan (tenant_id) WHERE outcome IN ('interrupted', 'failed', 'quarantined');
+CREATE INDEX belay_plan_unsettled ON belay_plan (tenant_id) WHERE outcome = 'interrupted' OR outcome = 'failed' OR outcome = 'quarantined';
 CREATE INDEX belay_plan_applied_seq_idx ON belay_plan (tenant_id, applied_seq) WHERE applied_seq IS NOT NULL;
 
 CREATE TABLE belay_journal (
@@ -69,7 +72,7 @@ CREATE TABLE belay_journal (
     plan_id     TEXT    NOT NULL,
     ordinal     INTEGER NOT NULL,
     step_id     TEXT    NOT NULL,
-    state       TEXT    NOT NULL CHECK (state IN ('intent', 'done', 'undo_intent', 'undone')),
+    state       TEXT    NOT NULL CHECK (state = 'intent' OR state = 'done' OR state = 'undo_intent' OR state = 'undone'),
     fence       INTEGER NOT NULL,
     cycle       INTEGER NOT NULL,
     attempt     INTEGER NOT NULL DEFAULT 0,
@@ -92,8 +95,8 @@ CREATE TABLE belay_before_image (
 ) STRICT;
 
 CREATE TABLE belay_event (
-    seq         INTEGER PRIMARY KEY,
     tenant_id   TEXT    NOT NULL,
+    seq         INTEGER NOT NULL,
     at          INTEGER NOT NULL,
     fence       INTEGER NOT NULL,
     plan_id     TEXT,
@@ -107,9 +110,9 @@ CREATE TABLE belay_event (
     host        TEXT    NOT NULL DEFAULT '',
     pid         INTEGER NOT NULL DEFAULT 0,
     reason      TEXT    NOT NULL DEFAULT '',
-    failure     TEXT
-) STRICT;
-CREATE INDEX belay_event_tenant_idx ON belay_event (tenant_id, seq);
+    failure     TEXT,
+    PRIMARY KEY (tenant_id, seq)
+) STRICT, WITHOUT ROWID;
 
 -- The registry of tenants and the named leases: used in the control database only.
 CREATE TABLE belay_tenant (

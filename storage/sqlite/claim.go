@@ -25,6 +25,9 @@ WHERE tenant_id = ? AND plan_id = ?`
 // recover returns every plan in flight to the status it was claimed from. dead is the lock row as it was before this
 // term took it.
 func (t *transaction) recover(ctx context.Context, by term, dead lockRow) ([]sitelock.Recovered, error) {
+	if !dead.inFlight {
+		return nil, nil
+	}
 	plans, err := t.plans(ctx, inFlightSQL, by.held.Tenant)
 	if err != nil {
 		return nil, err

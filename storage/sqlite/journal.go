@@ -128,9 +128,14 @@ func (t *transaction) progress(ctx context.Context, held sitelock.Held, j *journ
 
 const movePlanSQL = `
 UPDATE belay_plan SET status = ?4, claimed_from = ?5, fence = ?6, outcome = ?7, attempts = ?8,
-    applied_seq = CASE WHEN ?9 THEN NULL WHEN ?10 THEN COALESCE(applied_seq, ` + nextAppliedSeq + `) ELSE applied_seq END,
-    cycle = ?11, last_error = ?12, updated_at = ` + now + `
-WHERE tenant_id = ?1 AND plan_id = ?2 AND status = ?3 AND fence IS ?13`
+    cycle = ?9, last_error = ?10, updated_at = ` + now + `
+WHERE tenant_id = ?1 AND plan_id = ?2 AND status = ?3 AND fence IS ?11`
+
+// The number is apart from the move, because it has an index and few moves change it.
+const (
+	dropSeqSQL = `UPDATE belay_plan SET applied_seq = NULL WHERE tenant_id = ?1 AND plan_id = ?2`
+	giveSeqSQL = `UPDATE belay_plan SET applied_seq = COALESCE(applied_seq, ` + nextAppliedSeq + `) WHERE tenant_id = ?1 AND plan_id = ?2`
+)
 
 // move changes the plan's status, as the last thing that happens to it in a checkpoint.
 func (t *transaction) move(ctx context.Context, by term, j *journal, m engine.Move) error {
@@ -167,14 +172,22 @@ func (t *transaction) move(ctx context.Context, by term, j *journal, m engine.Mo
 	if m.Event == plan.EventResolveApplied {
 		p.Cycle = max(p.Cycle, 1)
 	}
-	dropSeq := m.To == plan.Pending && !j.record().Touched()
-	n, err := t.exec(ctx, movePlanSQL, by.held.Tenant, p.ID, m.From, m.To, from, fence, p.Outcome, p.Attempts, dropSeq,
-		m.Event == plan.EventResolveApplied, p.Cycle, encodeFailure(p.LastError), guard)
+	n, err := t.exec(ctx, movePlanSQL, by.held.Tenant, p.ID, m.From, m.To, from, fence, p.Outcome, p.Attempts, p.Cycle,
+		encodeFailure(p.LastError), guard)
 	if err != nil {
 		return err
 	}
 	if n != 1 {
 		return fmt.Errorf("move: plan %s is not %s under this lock", p.ID, m.From)
+	}
+	switch {
+	case m.To == plan.Pending && !j.record().Touched():
+		_, err = t.exec(ctx, dropSeqSQL, by.held.Tenant, p.ID)
+	case m.Event == plan.EventResolveApplied:
+		_, err = t.exec(ctx, giveSeqSQL, by.held.Tenant, p.ID)
+	}
+	if err != nil {
+		return err
 	}
 	moved := j.plan
 	moved.Status = m.From
@@ -193,9 +206,10 @@ type event struct {
 }
 
 const writeEventSQL = `
-INSERT INTO belay_event (tenant_id, at, fence, plan_id, change_id, kind, status_from, status_to, outcome, operation, holder, host, pid,
-    reason, failure)
-VALUES (?, ` + now + `, ?, nullif(?, ''), ?, ?, ?, ?, ?, ?, nullif(?, ''), ?, ?, ?, ?)`
+INSERT INTO belay_event (tenant_id, seq, at, fence, plan_id, change_id, kind, status_from, status_to, outcome, operation, holder,
+    host, pid, reason, failure)
+VALUES (?1, (SELECT COALESCE(max(seq), 0) + 1 FROM belay_event WHERE tenant_id = ?1), ` + now + `, ?2, nullif(?3, ''), ?4, ?5, ?6, ?7,
+    ?8, ?9, nullif(?10, ''), ?11, ?12, ?13, ?14)`
 
 func (t *transaction) record(ctx context.Context, by term, e event) error {
 	change := e.plan.Change

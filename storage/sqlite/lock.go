@@ -23,7 +23,7 @@ const live = `(expires_at >= ` + now + ` AND (operation = 'hold' OR expires_at <
 const inFlight = `p.status IN ('applying', 'rolling_back')`
 
 // unsettled says of a plan p that it may be partial, as the partial index spells it.
-const unsettled = `p.outcome IN ('interrupted', 'failed', 'quarantined')`
+const unsettled = `(p.outcome = 'interrupted' OR p.outcome = 'failed' OR p.outcome = 'quarantined')`
 
 // lockRow is a tenant's lock as a transaction finds it. The zero value is a tenant without one.
 type lockRow struct {
@@ -34,6 +34,7 @@ type lockRow struct {
 	process   sitelock.Process
 	operation sitelock.Operation
 	removed   bool
+	inFlight  bool // a plan of the tenant is
 }
 
 func (l lockRow) heldBy(held sitelock.Held) bool {
@@ -41,14 +42,15 @@ func (l lockRow) heldBy(held sitelock.Held) bool {
 }
 
 const lockSQL = `
-SELECT scope, COALESCE(holder, ''), fence, host, pid, started_at, operation, removed_at IS NOT NULL
-FROM belay_site_lock WHERE tenant_id = ?`
+SELECT scope, COALESCE(holder, ''), fence, host, pid, started_at, operation, removed_at IS NOT NULL,
+    EXISTS (SELECT 1 FROM belay_plan AS p WHERE p.tenant_id = ?1 AND ` + inFlight + `)
+FROM belay_site_lock WHERE tenant_id = ?1`
 
 func (t *transaction) lock(ctx context.Context, id tenant.ID) (lockRow, error) {
 	l := lockRow{exists: true}
 	var started int64
 	err := t.row(ctx, lockSQL, id).Scan(&l.scope, &l.holder, &l.fence, &l.process.Host, &l.process.PID, &started,
-		&l.operation, &l.removed)
+		&l.operation, &l.removed, &l.inFlight)
 	if errors.Is(err, sql.ErrNoRows) {
 		return lockRow{}, nil
 	}
@@ -107,7 +109,7 @@ func (s *Store) acquire(ctx context.Context, t *transaction, req sitelock.Reques
 	if err := t.checkLease(ctx, req.Operation, req.Lease); err != nil {
 		return sitelock.Grant{}, err
 	}
-	grant, err := t.take(ctx, req)
+	grant, err := t.take(ctx, before, req)
 	if err != nil {
 		return sitelock.Grant{}, err
 	}
@@ -139,23 +141,26 @@ func (t *transaction) checkLease(ctx context.Context, operation sitelock.Operati
 }
 
 // Whether the lock may be taken is decided by the statement that takes it, at one reading of the clock. The holder's own
-// row, recognised, keeps its fence.
+// row, recognised, keeps its fence. The scope, which has an index, stays as it is.
 const takeLockSQL = `
 INSERT INTO belay_site_lock (tenant_id, scope, fence, holder, host, pid, started_at, operation, plan_id, reason,
     acquired_at, expires_at)
 VALUES (?1, ?2, 1, ?3, ?4, ?5, ?6, ?7, NULL, ?8, ` + now + `, ` + now + ` + ?9)
-ON CONFLICT (tenant_id) DO UPDATE SET scope = excluded.scope, fence = fence + (holder IS NOT ?3), holder = excluded.holder,
+ON CONFLICT (tenant_id) DO UPDATE SET fence = fence + (holder IS NOT ?3), holder = excluded.holder,
     host = excluded.host, pid = excluded.pid, started_at = excluded.started_at, operation = excluded.operation,
     plan_id = NULL, reason = excluded.reason, acquired_at = iif(holder IS ?3, acquired_at, excluded.acquired_at), expires_at = excluded.expires_at
-WHERE holder = ?3 OR iif(?10 = '', NOT ` + live + `, fence = ?11 AND (holder = ?10 OR NOT ` + live + `))
+WHERE holder = ?3 OR (?10 = '' OR fence = ?11) AND (holder = ?10 OR NOT ` + live + `)
 RETURNING fence, expires_at`
 
-func (t *transaction) take(ctx context.Context, req sitelock.Request) (sitelock.Grant, error) {
+func (t *transaction) take(ctx context.Context, before lockRow, req sitelock.Request) (sitelock.Grant, error) {
 	grant := sitelock.Grant{Held: sitelock.Held{Tenant: req.Tenant, Holder: req.Holder}}
 	var expires int64
 	err := found(t.row(ctx, takeLockSQL, req.Tenant, req.Scope, req.Holder, req.Process.Host, req.Process.PID,
 		millisOf(req.Process.StartedAt), req.Operation, req.Reason, req.Lease.Milliseconds(), req.Replace.Holder, req.Replace.Fence).
 		Scan(&grant.Held.Fence, &expires), sitelock.ErrRefused)
+	if err == nil && before.exists && before.scope != req.Scope {
+		_, err = t.exec(ctx, registerLockSQL, req.Tenant, req.Scope)
+	}
 	if duplicate(err) {
 		return sitelock.Grant{}, sitelock.ErrScopeTaken
 	}

@@ -196,7 +196,7 @@ SELECT ` + journalColumns + ` FROM json_each(?1) AS ids CROSS JOIN belay_plan AS
 CROSS JOIN belay_journal AS j ON j.tenant_id = p.tenant_id AND j.plan_id = p.plan_id
 WHERE ` + surveyed + ` ORDER BY j.tenant_id, j.plan_id, j.ordinal`
 
-// Survey reads locks, plans and journals of many tenants in three queries on one snapshot.
+// Survey reads locks, plans and journals of many tenants in at most three queries on one snapshot.
 func (s *Store) Survey(ctx context.Context, ids []tenant.ID, change string) ([]engine.Survey, error) {
 	surveys := make([]engine.Survey, len(ids))
 	for i, id := range ids {
@@ -215,10 +215,12 @@ func (s *Store) Survey(ctx context.Context, ids []tenant.ID, change string) ([]e
 		if err != nil {
 			return err
 		}
-		rows, err := tx.QueryContext(ctx, surveyJournalsSQL, keys, change)
-		entries, err := scanEntries(rows, err, 0)
-		if err != nil {
-			return err
+		var entries []entry
+		if len(plans) > 0 {
+			rows, err := tx.QueryContext(ctx, surveyJournalsSQL, keys, change)
+			if entries, err = scanEntries(rows, err, 0); err != nil {
+				return err
+			}
 		}
 		records := make(map[tenant.ID][]plan.Record)
 		for _, r := range join(plans, entries) {
