@@ -253,10 +253,12 @@ func TestAThousandLocksAreRenewedByOneStatement(t *testing.T) {
 		_, _, err := store.Migrate(t.Context())
 		check(t, err)
 		held := holdThousand(t, w)
+		lease := 30 * time.Minute
 		renew := func(some []sitelock.Held) int64 {
 			t.Helper()
+			lease += time.Second // SQLite writes nothing if, within a millisecond, a row stays the same
 			before := cost()
-			lost, err := store.Renew(t.Context(), some, 30*time.Minute)
+			lost, err := store.Renew(t.Context(), some, lease)
 			check(t, err)
 			if len(lost) > 0 {
 				t.Fatalf("%d locks lost", len(lost))
