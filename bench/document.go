@@ -71,10 +71,10 @@ func write(path string, all []measured, w *world, o options) error {
 
 func (r row) markdown() string {
 	if r.broken != nil {
-		return fmt.Sprintf("| %s | failed | | | | |", r.contender)
+		return fmt.Sprintf("| %s | failed | | | | | |", r.contender)
 	}
-	return fmt.Sprintf("| %s | %s | %s-%s | %.2f | %s | %s |", r.contender, number(r.median), number(r.lowest), number(r.highest), r.ratio,
-		micros(r.cpu.client), micros(r.cpu.server))
+	return fmt.Sprintf("| %s | %s | %s-%s | %.2f | %s | %s | %s |", r.contender, number(r.median), number(r.lowest), number(r.highest), r.ratio,
+		micros(r.cpu.client), micros(r.cpu.server), megabytes(r.peak))
 }
 
 // micros writes processor time; nothing where it is not known.
@@ -83,6 +83,14 @@ func micros(d time.Duration) string {
 		return ""
 	}
 	return number(float64(d.Nanoseconds()) / 1000)
+}
+
+// megabytes writes memory; nothing where it is not known.
+func megabytes(bytes float64) string {
+	if bytes <= 0 {
+		return ""
+	}
+	return number(bytes / 1e6)
 }
 
 func versions() []string {

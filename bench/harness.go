@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"runtime/pprof"
 	"slices"
 	"strings"
@@ -53,6 +52,8 @@ type lap struct {
 	rate float64
 	// cpu is what one unit of work used.
 	cpu cpu
+	// peak is the most memory that this process had at once, in bytes.
+	peak int64
 }
 
 // measured is what the rounds of one work gave, by contender and round.
@@ -115,7 +116,7 @@ func (b *bench) lap(ctx context.Context, w work, c contender, last bool) (lap, e
 		return lap{}, fmt.Errorf("prepare: %w", err)
 	}
 	defer t.close()
-	runtime.GC() // what others left behind is not this one's to collect
+	forgetPeak() // what others left behind is not this one's to collect
 	stop := func() error { return nil }
 	if last && b.profileDir != "" {
 		if stop, err = b.profile(ctx, w.name+" "+c.name); err != nil {
@@ -126,14 +127,14 @@ func (b *bench) lap(ctx context.Context, w work, c contender, last bool) (lap, e
 	began := time.Now()
 	err = t.run(ctx)
 	took := time.Since(began)
-	used := b.cpu().since(before, t.count)
+	used, most := b.cpu().since(before, t.count), peak()
 	if stopErr := stop(); err == nil {
 		err = stopErr
 	}
 	if err == nil && t.check != nil {
 		err = t.check(ctx)
 	}
-	return lap{rate: float64(t.count) / took.Seconds(), cpu: used}, err
+	return lap{rate: float64(t.count) / took.Seconds(), cpu: used, peak: most}, err
 }
 
 func (b *bench) cpu() cpu { return cpu{client: clientCPU(), server: b.serverCPU()} }

@@ -17,7 +17,9 @@ type row struct {
 	// ratio is the median over the rounds of this contender's rate by the first one's.
 	ratio float64
 	// cpu is the median of what a unit of work uses.
-	cpu    cpu
+	cpu cpu
+	// peak is the median of the most memory at once, in bytes.
+	peak   float64
 	broken error
 }
 
@@ -32,6 +34,7 @@ func rows(all []measured) []row {
 				r.median, r.lowest, r.highest = median(rates), slices.Min(rates), slices.Max(rates)
 				r.ratio = m.ratio(i, 0)
 				r.cpu.client = time.Duration(median(of(m.laps[i], func(l lap) float64 { return float64(l.cpu.client) })))
+				r.peak = median(of(m.laps[i], func(l lap) float64 { return float64(l.peak) }))
 				r.cpu.server = time.Duration(median(of(m.laps[i], func(l lap) float64 { return float64(l.cpu.server) })))
 			}
 			table = append(table, r)
@@ -73,15 +76,15 @@ func show(out io.Writer, table []row) error {
 	last := ""
 	for _, r := range table {
 		if r.work != last {
-			fmt.Fprintf(w, "\n%s\t%s/s\tspread\tratio\tclient µs\tserver µs\n", r.work, r.unit)
+			fmt.Fprintf(w, "\n%s\t%s/s\tspread\tratio\tclient µs\tserver µs\tMB\n", r.work, r.unit)
 			last = r.work
 		}
 		if r.broken != nil {
 			fmt.Fprintf(w, "  %s\tfailed: %v\n", r.contender, r.broken)
 			continue
 		}
-		fmt.Fprintf(w, "  %s\t%s\t%s-%s\t%.2f\t%s\t%s\n", r.contender, number(r.median), number(r.lowest), number(r.highest), r.ratio,
-			micros(r.cpu.client), micros(r.cpu.server))
+		fmt.Fprintf(w, "  %s\t%s\t%s-%s\t%.2f\t%s\t%s\t%s\n", r.contender, number(r.median), number(r.lowest), number(r.highest), r.ratio,
+			micros(r.cpu.client), micros(r.cpu.server), megabytes(r.peak))
 	}
 	return w.Flush()
 }

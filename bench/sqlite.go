@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/google/uuid"
 	_ "github.com/mattn/go-sqlite3" // the hand-written loop's driver
@@ -107,8 +108,10 @@ func (f *files) work(workers int) work {
 			f.belay(belayAuto, steps, plan.CheckpointAuto, workers),
 			f.raw(sqliteEach, steps, 1, workers),
 			f.belay(belayStep, steps, plan.CheckpointStep, workers),
+			f.goose(steps, workers),
+			f.migrate(steps, workers),
 		},
-		goals: []goal{{belayAuto, sqliteTwo, 0.8}},
+		goals: []goal{{belayAuto, sqliteTwo, 0.8}, {belayStep, sqliteEach, 0.9}},
 	}
 }
 
@@ -156,6 +159,9 @@ CREATE TABLE raw_plan (change_id TEXT PRIMARY KEY, status TEXT NOT NULL, claimed
 CREATE TABLE raw_journal (change_id TEXT, ordinal INTEGER, state TEXT NOT NULL, fence INTEGER NOT NULL, at INTEGER NOT NULL,
     PRIMARY KEY (change_id, ordinal)) STRICT, WITHOUT ROWID;`
 
+// recovers is the one statement of the loop that may find no row.
+const recovers = `UPDATE raw_plan SET status = claimed_from, claimed_from = NULL, fence = NULL`
+
 // raw opens a file, carries the steps out in groups behind a transaction that takes the lock, and closes it again.
 func (f *files) raw(name string, steps []step, groupSize, workers int) contender {
 	return contender{name: name, prepare: func(ctx context.Context) (*trial, error) {
@@ -190,7 +196,7 @@ func sqlitePlan(ctx context.Context, t tenant.Tenant, steps []step, groupSize in
 			SET fence = fence + 1, holder = excluded.holder, expires_at = excluded.expires_at WHERE expires_at < unixepoch()`, t.ID, holder); err != nil {
 			return err
 		}
-		if err := exec(`UPDATE raw_plan SET status = claimed_from, claimed_from = NULL, fence = NULL WHERE status = 'applying'`); err != nil {
+		if err := exec(recovers + ` WHERE status = 'applying'`); err != nil {
 			return err
 		}
 		return exec(`INSERT INTO raw_plan SELECT ?, 'applying', 'pending', fence FROM raw_lock WHERE holder = ?
@@ -229,8 +235,14 @@ func inTransaction(ctx context.Context, db *sql.DB, body func(exec func(sql stri
 		return err
 	}
 	err = body(func(sql string, args ...any) error {
-		_, err := tx.ExecContext(ctx, sql, args...)
-		return err
+		result, err := tx.ExecContext(ctx, sql, args...)
+		if err != nil {
+			return err
+		}
+		if n, err := result.RowsAffected(); err != nil || n > 1 || n == 0 && !strings.HasPrefix(sql, recovers) {
+			return fmt.Errorf("%d rows instead of one: %s, %w", n, sql, err)
+		}
+		return nil
 	})
 	if err != nil {
 		_ = tx.Rollback() // the first error is the one that counts
