@@ -6,7 +6,7 @@ GO ?= go
 TEST_FLAGS ?= -p 2 -timeout 15m
 LINT := bin/golangci-lint
 
-.PHONY: help build test test-pooler lint fmt demo bench bench-quick model model-full clean
+.PHONY: help build test test-pooler lint fmt demo bench bench-quick bench-test model model-full clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ bench: ## Measure Belay beside its peers and write docs/performance.md (an hour)
 
 bench-quick: ## The same on few tenants, one round, nothing written (a few minutes)
 	$(GO) run -C bench . -tenants 200 -schemas 50 -rounds 1 -workers 16
+
+bench-test: ## See that every contender of the bench does its work, on few tenants
+	$(GO) test -C bench ./...
 
 model: ## Check the protocol's model, and that each broken rule is noticed (needs spin)
 	docs/model/run quick
