@@ -12,6 +12,7 @@ import (
 	"github.com/belayhq/belay/plan"
 	"github.com/belayhq/belay/sitelock"
 	"github.com/belayhq/belay/storage"
+	"github.com/belayhq/belay/tenant"
 )
 
 var locks = []test{
@@ -278,6 +279,25 @@ var locks = []test{
 			}
 			if err := d.db.Register(t.Context(), s.id, s.scope); err != nil {
 				t.Errorf("register again: %v", err)
+			}
+		})
+	}},
+	{"a tenant's next acquire moves it to another scope, which must be free", func(t *testing.T, d *database) {
+		s, other := d.site(t), d.site(t)
+		s.release(t, s.acquire(t, nil).Held)
+		other.release(t, other.acquire(t, nil).Held)
+		was := s.scope
+		s.scope = d.Scope(t)
+		s.release(t, s.acquire(t, nil).Held)
+		for scope, want := range map[string]tenant.ID{was: "", s.scope: s.id} {
+			if owner, err := d.db.Owner(t.Context(), scope); err != nil || owner != want {
+				t.Errorf("scope %s belongs to %q, %v, want %q", scope, owner, err, want)
+			}
+		}
+		other.scope = s.scope
+		other.unchanged(t, func() {
+			if _, err := d.db.Acquire(t.Context(), other.request(nil)); !errors.Is(err, sitelock.ErrScopeTaken) {
+				t.Errorf("got %v, want ErrScopeTaken", err)
 			}
 		})
 	}},
