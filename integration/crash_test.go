@@ -26,6 +26,9 @@ func newSite(w *world, checkpoint string) *site {
 		"CREATE TABLE ledger (step text NOT NULL)",
 		"INSERT INTO customer VALUES (1, 'Ada'), (2, 'Grace')",
 	)
+	if w.witness != nil {
+		check(w.t, w.witness.WatchLedger(w.t.Context(), w.scope))
+	}
 	s := &site{world: w, outside: filepath.Join(w.t.TempDir(), "outside")}
 	check(w.t, os.WriteFile(s.outside, []byte("old"), 0o600))
 	s.changeDir = w.change(map[string]string{
@@ -88,6 +91,7 @@ func (s *site) appliedOnce() {
 	equal(s.t, "outside", s.readOutside(), "new")
 	equal(s.t, "plan", s.query("SELECT status, outcome, claimed_from, fence FROM "+s.table("plan")), "applied|applied|NULL|NULL")
 	equal(s.t, "lock", s.query("SELECT holder FROM "+s.table("site_lock")), "NULL")
+	s.sound()
 }
 
 // rolledBack demands that schema, data and the outside are as before the change.
@@ -97,6 +101,7 @@ func (s *site) rolledBack() {
 	equal(s.t, "outside", s.readOutside(), "old")
 	equal(s.t, "plan", s.query("SELECT status, claimed_from, fence FROM "+s.table("plan")), "pending|NULL|NULL")
 	equal(s.t, "lock", s.query("SELECT holder FROM "+s.table("site_lock")), "NULL")
+	s.sound()
 }
 
 func (s *site) readOutside() string {
@@ -205,9 +210,9 @@ func sweep(t *testing.T, take func(edge) bool, cell func(s *site, point string) 
 				}
 				t.Run(fmt.Sprintf("%s/%s/%s", d, grouping, edge.point), func(t *testing.T) {
 					t.Parallel()
-					w, n := newWorld(t, d), 1
+					w, n := newWorld(t, d).watched(), 1
 					for cell(newSite(w, grouping), numbered(edge.point, n)) {
-						w, n = w.renewed(), n+1
+						w, n = w.renewed().watched(), n+1
 					}
 					if n == 1 {
 						t.Fatalf("%s was never passed", edge.point)

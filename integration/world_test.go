@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	_ "github.com/mattn/go-sqlite3"
 
+	"github.com/belayhq/belay/integration/checker"
 	"github.com/belayhq/belay/internal/postgrestest"
 	"github.com/belayhq/belay/tenant"
 )
@@ -26,6 +27,8 @@ type world struct {
 	target, scope string
 	// url or path is how the test itself connects.
 	url, path string
+	// witness, if there is one, writes down all that is committed.
+	witness *checker.Witness
 }
 
 // onBoth runs a test in a world of each kind.
@@ -75,6 +78,9 @@ func (w *world) renewed() *world {
 	END $$`)
 	fresh := *w
 	fresh.id = tenant.NewID()
+	if w.witness != nil {
+		check(w.t, w.witness.Forget(w.t.Context()))
+	}
 	return &fresh
 }
 
@@ -220,12 +226,12 @@ func (w *world) dump() string {
 		tables = w.query(`SELECT table_name FROM information_schema.tables WHERE table_schema = '` + w.scope + `' AND table_type = 'BASE TABLE' ORDER BY 1`)
 	} else {
 		// What the schema means, not its text: a table built anew has its name in quotes there.
-		const from = `FROM sqlite_schema m WHERE m.type = 'table' AND m.name NOT LIKE 'belay%' AND m.name NOT LIKE 'sqlite%'`
+		const from = `FROM sqlite_schema m WHERE m.type = 'table' AND m.name NOT LIKE 'belay%' AND m.name NOT LIKE 'sqlite%' AND m.name <> 'witness'`
 		b.WriteString(w.query(`SELECT m.name, x.* FROM (SELECT name ` + from + `) m, pragma_table_xinfo(m.name) x ORDER BY 1, 2`))
 		b.WriteString(w.query(`SELECT m.name, f.* FROM (SELECT name ` + from + `) m, pragma_foreign_key_list(m.name) f ORDER BY 1, 2`))
 		b.WriteString(w.query(`SELECT m.name, i.* FROM (SELECT name ` + from + `) m, pragma_index_list(m.name) i ORDER BY 1, 2`))
 		b.WriteString(w.query(`SELECT type, name, sql FROM sqlite_schema WHERE type IN ('view', 'trigger') ORDER BY 1, 2`))
-		tables = w.query(`SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'belay%' AND name NOT LIKE 'sqlite%' ORDER BY 1`)
+		tables = w.query(`SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'belay%' AND name NOT LIKE 'sqlite%' AND name <> 'witness' ORDER BY 1`)
 	}
 	for name := range strings.SplitSeq(tables, "\n") {
 		if name == "" {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"time"
 
 	"github.com/belayhq/belay/engine"
 	"github.com/belayhq/belay/plan"
@@ -29,6 +30,9 @@ type Entry struct {
 	MayHaveRun bool           `json:"may_have_run"`
 	Key        string         `json:"key"`
 	Before     string         `json:"before"`
+	// Found is the value that the call was about to overwrite, and At when it came, in Unix milliseconds.
+	Found string `json:"found"`
+	At    int64  `json:"at"`
 }
 
 // Register adds the actions "ledger.insert" and "file.set". ledger is the path of the outside resource: its value is in
@@ -70,7 +74,13 @@ func (f file) read() ([]byte, error) {
 }
 
 func (f file) record(c engine.ActionCall[Args]) error {
-	line, err := json.Marshal(Entry{c.Direction, c.Fence, c.Attempt, c.MayHaveRun, c.IdempotencyKey, string(c.Before)})
+	found, err := f.read()
+	if err != nil {
+		return err
+	}
+	line, err := json.Marshal(Entry{
+		c.Direction, c.Fence, c.Attempt, c.MayHaveRun, c.IdempotencyKey, string(c.Before), string(found), time.Now().UnixMilli(),
+	})
 	if err != nil {
 		return err
 	}
