@@ -21,7 +21,7 @@ func (h *history) custody() {
 			h.fenceGrows(m, fence)
 			h.theft(m)
 			h.renewal(m)
-			fence, freed, removed = m.Lock.Now.Fence, m.Lock.Now.Holder == "", m.Lock.Now.RemovedAt
+			fence, freed, removed = m.Lock.Now.Fence, m.Lock.Now.Holder == "", max(removed, m.Lock.Now.RemovedAt)
 			continue
 		}
 		f, what, carries := m.wrote()

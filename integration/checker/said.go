@@ -107,10 +107,10 @@ func (c *check) verdict(s Said) {
 }
 
 // during lists the statuses that a plan had at any time between from and to, and counts the moves that a process made. Where
-// the database does not tell when it committed, the status before the first one counts too.
+// the database does not tell when it committed the last move before, the status before that one counts too.
 func (c *check) during(id tenant.ID, change string, from, to int64, pid int) (statuses map[plan.Status]bool, mine int) {
 	statuses = map[plan.Status]bool{}
-	last, before := plan.Pending, plan.Pending
+	last, before, open := plan.Pending, plan.Pending, false
 	for _, m := range c.told[id] {
 		e := m.Event
 		if e.Change != change || e.Kind == plan.EventBreak {
@@ -122,18 +122,18 @@ func (c *check) during(id tenant.ID, change string, from, to int64, pid int) (st
 		}
 		switch {
 		case at < from-slack:
-			before, last = last, e.To
+			before, last, open = last, e.To, m.Committed == 0
 		case m.At <= to+slack:
 			statuses[e.To] = true
 			if e.PID == pid && e.Kind != plan.EventRecover {
 				mine++
 			}
 		}
-		if m.Committed == 0 {
-			statuses[before] = true
-		}
 	}
 	statuses[last] = true
+	if open {
+		statuses[before] = true
+	}
 	return statuses, mine
 }
 
