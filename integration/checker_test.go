@@ -27,8 +27,12 @@ var tampered = []struct {
 	{"I4", "leads from pending to applied", func(e *evidence) { e.event(plan.EventClaimApply).Event.To = plan.Applied }},
 	{"I4", "starts from applied", func(e *evidence) { e.event(plan.EventRecover).Event.From = plan.Applied }},
 	{"I4", `step fill moved from "done" to done`, func(e *evidence) { e.double(e.step(2, plan.StepDone)) }},
-	{"I5", "its effect is in place 1 times", func(e *evidence) { e.InPlace = append(e.InPlace, checker.Effect{Scope: e.Locks[0].Scope, Step: "fill"}) }},
-	{"I5", "the journal does not know it", func(e *evidence) { e.InPlace = append(e.InPlace, checker.Effect{Scope: e.Locks[0].Scope, Step: "other"}) }},
+	{"I5", "its effect is in place 1 times", func(e *evidence) {
+		e.InPlace = append(e.InPlace, checker.Effect{Scope: e.Locks[0].Scope, Step: "fill"})
+	}},
+	{"I5", "the journal does not know it", func(e *evidence) {
+		e.InPlace = append(e.InPlace, checker.Effect{Scope: e.Locks[0].Scope, Step: "other"})
+	}},
 	{"I6", "in place 2 times", func(e *evidence) { e.double(e.effect("fill")) }},
 	{"I6", "without its journal row", func(e *evidence) { e.drop(e.step(2, plan.StepDone)) }},
 	{"I6", "changed its effect by +0", func(e *evidence) { e.drop(e.effect("fill")) }},
@@ -66,7 +70,13 @@ var tampered = []struct {
 	{"I16", "rests applied with 0 of 6", func(e *evidence) { e.Plans[0].Status = plan.Applied }},
 	{"I16", "is the bound", func(e *evidence) { e.Quiet, e.Bound = time.UnixMilli(e.History[0].At), time.Millisecond }},
 	{"I17", "took its attempts from", func(e *evidence) { e.claim().Plan.Now.Attempts = 3 }},
-	{"I17", "without a claim", func(e *evidence) { m := e.claim(); m.Plan.Was = m.Plan.Now; c := *m.Plan.Now; c.Attempts++; m.Plan.Now = &c }},
+	{"I17", "without a claim", func(e *evidence) {
+		m := e.claim()
+		m.Plan.Was = m.Plan.Now
+		c := *m.Plan.Now
+		c.Attempts++
+		m.Plan.Now = &c
+	}},
 	{"I18", "was recovered with steps in place", func(e *evidence) { e.event(plan.EventRecover).Event.Outcome = plan.OutcomeNeverRun }},
 	{"I18", "calls itself rolled_back", func(e *evidence) { e.Plans[0].Status = plan.Applied }},
 	{"I19", "after all was rolled back", func(e *evidence) { e.Data[e.id] = checker.Data{Before: "a", Now: "b"} }},
@@ -80,7 +90,9 @@ var tampered = []struct {
 	{"I23", "a session", func(e *evidence) { e.Left = append(e.Left, "a session idle in a transaction") }},
 	{"I24", "page 7", func(e *evidence) { e.Unsound = append(e.Unsound, "page 7 is lost") }},
 	{"I24", "was changed without a trace", func(e *evidence) { e.Journal[0].State = plan.StepDone }},
-	{"I25", "the log of process 7", func(e *evidence) { e.Secrets, e.Texts = []string{"Ada"}, map[string]string{"the log of process 7": "duplicate key: Ada"} }},
+	{"I25", "the log of process 7", func(e *evidence) {
+		e.Secrets, e.Texts = []string{"Ada"}, map[string]string{"the log of process 7": "duplicate key: Ada"}
+	}},
 }
 
 // The evidence of an apply and a rollback, each of which died and was taken over, is sound; with any one thing in it
@@ -191,7 +203,9 @@ func (e *evidence) step(ordinal int, state plan.StepState) *checker.Moment {
 func (e *evidence) last() *checker.Moment { return e.step(0, plan.StepUndone) }
 
 func (e *evidence) effect(step string) *checker.Moment {
-	return e.find(1, func(m checker.Moment) bool { return m.Effect != nil && m.Effect.Now != nil && m.Effect.Now.Step == step })
+	return e.find(1, func(m checker.Moment) bool {
+		return m.Effect != nil && m.Effect.Now != nil && m.Effect.Now.Step == step
+	})
 }
 
 func (e *evidence) event(kind plan.Event) *checker.Moment {

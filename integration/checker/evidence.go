@@ -152,6 +152,7 @@ type Said struct {
 	// Change and Verdict are of an operation.
 	Change  string `json:"change,omitempty"`
 	Verdict string `json:"verdict,omitempty"`
+	Error   string `json:"error,omitempty"`
 
 	// Fence and Heard are of a transaction: what the process was told of it.
 	Fence plan.Fence `json:"fence,omitempty"`

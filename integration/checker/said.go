@@ -94,9 +94,9 @@ func (c *check) verdict(s Said) {
 	switch s.Verdict {
 	case "applied", "already_applied":
 		want = plan.Applied
-	case "rolled_back", "already_rolled_back", "failed":
+	case "rolled_back", "already_rolled_back":
 		want = plan.Pending
-	case "refused", "skipped", "busy":
+	case "skipped", "busy":
 		if mine > 0 {
 			c.report("I10", "tenant %s: process %d said that %s was %s, and moved its plan %d times", s.Tenant, s.PID, s.Change, s.Verdict, mine)
 		}

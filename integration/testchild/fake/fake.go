@@ -38,6 +38,20 @@ type Entry struct {
 // Register adds the actions "ledger.insert" and "file.set". ledger is the path of the outside resource: its value is in
 // that file, the calls it saw in ledger + ".calls".
 func Register(actions *engine.Actions, ledger string) {
+	registerLedger(actions)
+	file := file{ledger}
+	engine.RegisterExternal(actions, "file.set", engine.External[Args]{
+		Capture: func(context.Context, engine.ActionCall[Args]) ([]byte, error) { return file.read() },
+		Do: func(_ context.Context, c engine.ActionCall[Args]) error {
+			return errors.Join(file.record(c), os.WriteFile(file.path, []byte(c.Args.Value), 0o600))
+		},
+		Undo: func(_ context.Context, c engine.ActionCall[Args]) error {
+			return errors.Join(file.record(c), os.WriteFile(file.path, c.Before, 0o600))
+		},
+	})
+}
+
+func registerLedger(actions *engine.Actions) {
 	engine.Register(actions, "ledger.insert", engine.Transactional[Args]{
 		Do: func(ctx context.Context, tx engine.Tx, c engine.ActionCall[Args]) ([]byte, error) {
 			_, err := tx.Exec(ctx, "INSERT INTO ledger (step) VALUES ('"+c.StepID+"')")
@@ -49,16 +63,6 @@ func Register(actions *engine.Actions, ledger string) {
 			}
 			_, err := tx.Exec(ctx, "DELETE FROM ledger WHERE step = '"+c.StepID+"'")
 			return err
-		},
-	})
-	file := file{ledger}
-	engine.RegisterExternal(actions, "file.set", engine.External[Args]{
-		Capture: func(context.Context, engine.ActionCall[Args]) ([]byte, error) { return file.read() },
-		Do: func(_ context.Context, c engine.ActionCall[Args]) error {
-			return errors.Join(file.record(c), os.WriteFile(file.path, []byte(c.Args.Value), 0o600))
-		},
-		Undo: func(_ context.Context, c engine.ActionCall[Args]) error {
-			return errors.Join(file.record(c), os.WriteFile(file.path, c.Before, 0o600))
 		},
 	})
 }
