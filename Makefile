@@ -6,7 +6,10 @@ GO ?= go
 TEST_FLAGS ?= -p 2 -timeout 15m
 LINT := bin/golangci-lint
 
-.PHONY: help build test test-pooler lint fmt demo bench bench-quick bench-test model model-full clean
+DURATION ?= 2m
+SEED ?= 0
+
+.PHONY: help build test test-pooler soak lint fmt demo bench bench-quick bench-test model model-full clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,6 +25,9 @@ test: ## Run all tests, on SQLite and on a real PostgreSQL
 test-pooler: ## Run the crash tests on PostgreSQL behind PgBouncer (half a minute)
 	BELAY_TEST_POOLER=1 $(GO) test -race -shuffle=on -parallel 6 -timeout 5m ./integration \
 		-run '^Test(AProcessKilledAtAnyEdge|AnAbandonedApply|AStalledHolder|ABrokenHolder|AnUnknownCommit|ATerminatedApply|ACascadeSurvives|APartialPlan)'
+
+soak: ## Kill, stop and cut processes at random on both databases, then check all they did (DURATION=2m, SEED= to replay)
+	$(GO) test -v -count=1 -timeout 0 ./integration/soak -duration $(DURATION) -seed $(SEED)
 
 lint: $(LINT) ## Check style, common bugs and the direction of imports
 	$(LINT) run ./...

@@ -52,7 +52,7 @@ func (w *walk) plan(was, now *Plan) {
 	switch {
 	case claim && now.ClaimedFrom != from:
 		w.report("I4", "plan %s was claimed from %s, and its row says %s", now.ID, from, now.ClaimedFrom)
-	case claim && now.Attempts != attempts+1 && !(again && now.Attempts == 1):
+	case claim && now.Attempts != attempts+1 && (!again || now.Attempts != 1):
 		w.report("I17", "a claim of plan %s took its attempts from %d to %d", now.ID, attempts, now.Attempts)
 	case claim && now.Attempts > plan.MaxAttempts:
 		w.report("I17", "plan %s was claimed a %dth time and not quarantined", now.ID, now.Attempts)

@@ -125,7 +125,7 @@ func (c *check) during(id tenant.ID, change string, from, to int64, pid int) (st
 			before, last, open = last, e.To, m.Committed == 0
 		case m.At <= to+slack:
 			statuses[e.To] = true
-			if e.PID == pid && e.Kind != plan.EventRecover {
+			if e.PID == pid && e.Kind != plan.EventRecover && m.At > from+slack {
 				mine++
 			}
 		}

@@ -36,7 +36,7 @@ func Open(d tenant.Dialect, where string) (*Witness, error) {
 // Close closes the connection. The triggers stay.
 func (w *Witness) Close() error { return w.db.Close() }
 
-// tables are Belay's tables under watch, as [Moment.Kind] names them.
+// tables are Belay's tables under watch, by their names without schema or prefix.
 var tables = []string{"site_lock", "plan", "journal", "before_image", "event"}
 
 //go:embed witness_postgres.sql
@@ -47,11 +47,11 @@ func (w *Witness) Watch(ctx context.Context) error {
 	if w.dialect == tenant.SQLite {
 		return w.watchSQLite(ctx, "belay_", tables...)
 	}
-	statements := postgresSQL
+	statements := []string{postgresSQL}
 	for _, table := range tables {
-		statements += postgresTrigger("belay", table)
+		statements = append(statements, postgresTrigger("belay", table))
 	}
-	_, err := w.db.ExecContext(ctx, statements)
+	_, err := w.db.ExecContext(ctx, strings.Join(statements, "\n"))
 	return err
 }
 
@@ -65,7 +65,7 @@ func (w *Witness) WatchLedger(ctx context.Context, scope string) error {
 }
 
 func postgresTrigger(schema, table string) string {
-	return fmt.Sprintf("CREATE OR REPLACE TRIGGER witness AFTER INSERT OR UPDATE OR DELETE ON %q.%q FOR EACH ROW EXECUTE FUNCTION witness.note();\n",
+	return fmt.Sprintf("CREATE OR REPLACE TRIGGER witness AFTER INSERT OR UPDATE OR DELETE ON %q.%q FOR EACH ROW EXECUTE FUNCTION witness.note();",
 		schema, table)
 }
 

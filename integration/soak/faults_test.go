@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/belayhq/belay/engine"
+	"github.com/belayhq/belay/integration/checker"
 	"github.com/belayhq/belay/internal/failpoint"
 	"github.com/belayhq/belay/internal/postgrestest"
 	"github.com/belayhq/belay/storage"
@@ -61,8 +62,19 @@ var points = []string{
 
 // churner starts a process that may stop at a point, where it dies once somebody looks.
 func (s *soak) churner() *process {
-	point := fmt.Sprintf("%s#%d", points[s.random.IntN(len(points))], 1+s.random.IntN(60))
+	point := fmt.Sprintf("%s#%d", points[s.random.IntN(len(points))], 1+s.random.IntN(20))
 	return s.spawn(point, "-lose", "60", "-mode", []string{"churn", "back"}[s.random.IntN(2)])
+}
+
+// halfWayBack brings all tenants to where everything is in place, and a process to the middle of a rollback, where it waits.
+func (s *soak) halfWayBack() *process {
+	s.t.Helper()
+	s.settle("apply")
+	p := s.spawn(failpoint.AfterCheckpoint+"#3", "-mode", "back", "-workers", "1")
+	if !s.reaches(p) {
+		s.t.Fatal("the process never came to the middle of a rollback")
+	}
+	return p
 }
 
 // victim is a process that is at work.
@@ -136,7 +148,7 @@ func (s *soak) terminate() bool {
 	defer opened.Close()
 	var n int
 	err := opened.QueryRow(`SELECT count(pg_terminate_backend(pid)) FROM (SELECT pid FROM pg_stat_activity
-		WHERE datname = current_database() AND application_name LIKE 'belay%' AND pid <> pg_backend_pid() ORDER BY random() LIMIT 4) some`).Scan(&n)
+		WHERE datname = current_database() AND application_name LIKE 'belay%' AND pid <> pg_backend_pid() ORDER BY random() LIMIT 4) chosen`).Scan(&n)
 	return err == nil && n > 0
 }
 
@@ -174,8 +186,8 @@ func (s *soak) stop(p *process) {
 	}
 }
 
-// settle goes over all tenants once, and demands that it could.
-func (s *soak) settle(mode string) {
+// pass goes over all tenants once.
+func (s *soak) pass(mode string) []checker.Said {
 	s.t.Helper()
 	p := s.spawn("", "-mode", mode)
 	if !s.waitFor(hang, func() bool { return !p.alive() }) {
@@ -183,6 +195,13 @@ func (s *soak) settle(mode string) {
 	}
 	said, err := p.said()
 	check(s.t, err)
+	return said
+}
+
+// settle is a pass that must bring every tenant where it is to be.
+func (s *soak) settle(mode string) {
+	s.t.Helper()
+	said := s.pass(mode)
 	good := map[string][]string{"apply": {"applied", "already_applied"}, "rollback": {"rolled_back", "already_rolled_back"}}[mode]
 	told := 0
 	for _, one := range said {

@@ -232,29 +232,34 @@ func (s *soak) data(db *database, t tenant.Tenant) string {
 	defer opened.Close()
 	var b strings.Builder
 	for _, table := range []string{"customer", "ledger"} {
-		name := table
 		if s.dialect == tenant.Postgres {
-			name = t.Target.Scope + "." + table
+			table = t.Target.Scope + "." + table
 		}
-		rows, err := opened.Query("SELECT * FROM " + name + " ORDER BY 1")
-		check(s.t, err)
-		columns, err := rows.Columns()
-		check(s.t, err)
-		fmt.Fprintln(&b, table, columns)
-		values, pointers := make([]any, len(columns)), make([]any, len(columns))
-		for i := range values {
-			pointers[i] = &values[i]
-		}
-		for rows.Next() {
-			check(s.t, rows.Scan(pointers...))
-			fmt.Fprintln(&b, values...)
-		}
-		check(s.t, rows.Err())
-		check(s.t, rows.Close())
+		s.dump(&b, opened, table)
 	}
 	resource, err := os.ReadFile(fake.Resource(s.resources, t.ID))
 	check(s.t, err)
 	return b.String() + string(resource)
+}
+
+// dump writes a table's columns and rows.
+func (s *soak) dump(b *strings.Builder, opened *sql.DB, table string) {
+	s.t.Helper()
+	rows, err := opened.Query("SELECT * FROM " + table + " ORDER BY 1")
+	check(s.t, err)
+	defer rows.Close()
+	columns, err := rows.Columns()
+	check(s.t, err)
+	fmt.Fprintln(b, table, columns)
+	values, pointers := make([]any, len(columns)), make([]any, len(columns))
+	for i := range values {
+		pointers[i] = &values[i]
+	}
+	for rows.Next() {
+		check(s.t, rows.Scan(pointers...))
+		fmt.Fprintln(b, values...)
+	}
+	check(s.t, rows.Err())
 }
 
 // evidence is all that there is to know about a database.

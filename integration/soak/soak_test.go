@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -23,7 +24,7 @@ import (
 )
 
 var (
-	duration = flag.Duration("duration", 12*time.Second, "of all parts together, beside their setup and their end")
+	duration = flag.Duration("duration", 8*time.Second, "of all parts together, beside their setup and their end")
 	seed     = flag.Uint64("seed", 0, "to do the same again; 0 takes one from the clock")
 )
 
@@ -105,6 +106,7 @@ func (s *soak) safety(d time.Duration) {
 	for _, f := range faults {
 		s.fired[f.name] = 0
 	}
+	s.halfWayBack().kill()
 	for range processes {
 		s.churn = append(s.churn, s.churner())
 	}
@@ -116,41 +118,40 @@ func (s *soak) safety(d time.Duration) {
 		if now := time.Now(); now.After(latest) || now.After(deadline) && s.allFired() {
 			break
 		}
-		// Each once first, in an order of the seed's, so that a short run has them all.
-		f := faults[s.random.IntN(len(faults))]
-		if turn < len(faults) {
-			f = faults[turn]
+		// Those that never took place come first, so that a short run has them all.
+		choice := slices.DeleteFunc(slices.Clone(faults), func(f fault) bool { return s.fired[f.name] > 0 })
+		if len(choice) == 0 || turn%2 == 1 {
+			choice = faults
 		}
-		if f.strike(s) {
+		if f := choice[s.random.IntN(len(choice))]; f.strike(s) {
 			s.fired[f.name]++
 		}
 		s.replace()
 	}
 	s.calm()
+	s.finish()
+	s.judge()
+}
+
+// finish brings every tenant to where nothing is in place, to where all is, and back. A rollback that was interrupted is
+// finished first: an apply refuses what is half undone.
+func (s *soak) finish() {
+	s.pass("rollback") // of what was ever applied
 	s.settle("apply")
 	s.settle("rollback")
-	s.judge()
 }
 
 // liveness freezes one process for good in the middle of a rollback; the others must finish all the same.
 func (s *soak) liveness(d time.Duration) {
-	s.settle("apply")
-	const freeze = "freeze"
-	s.fired[freeze] = 0
-	frozen := s.spawn("checkpoint.after#3", "-mode", "back", "-workers", "1")
-	if !s.reaches(frozen) {
-		s.t.Fatal("the process never came to the point at which it is frozen")
-	}
+	frozen := s.halfWayBack()
 	s.freeze(frozen)
-	s.fired[freeze]++
 	s.quiet = time.Now()
 	s.churn = append(s.churn, s.spawn("", "-mode", "back", "-lose", "20"), s.spawn("", "-lose", "20"))
 	s.waitFor(d, func() bool { return false })
 	for _, p := range s.churn {
 		s.stop(p)
 	}
-	s.settle("apply")
-	s.settle("rollback")
+	s.finish()
 	// It wakes up when all is over, and must notice.
 	s.thaw(frozen)
 	s.stop(frozen)
