@@ -165,11 +165,12 @@ func (w *worker) rollback(ctx context.Context, tenants []tenant.Tenant, wait tim
 	}
 }
 
-// tell prints what came of an operation on many tenants that began at from. One that was worked on by itself says how long.
+// tell prints what came of an operation on many tenants that began at from. One that was worked on by itself says how long;
+// that nothing was to do may be known from what was read of all of them at first.
 func (w *worker) tell(from int64) func(engine.Result) {
 	return func(r engine.Result) {
 		s := checker.Said{Tenant: r.Tenant.ID, Change: r.Change, Verdict: string(r.Verdict), From: from}
-		if r.Duration > 0 {
+		if r.Duration > 0 && r.Verdict != engine.VerdictAlreadyApplied && r.Verdict != engine.VerdictAlreadyRolledBack {
 			s.From = max(from, time.Now().Add(-r.Duration).UnixMilli())
 		}
 		if r.Err != nil {
