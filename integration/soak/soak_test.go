@@ -24,7 +24,7 @@ import (
 )
 
 var (
-	duration = flag.Duration("duration", 8*time.Second, "of all parts together, beside their setup and their end")
+	duration = flag.Duration("duration", 8*time.Second, "of all parts together")
 	seed     = flag.Uint64("seed", 0, "to do the same again; 0 takes one from the clock")
 )
 
@@ -79,12 +79,12 @@ func TestSoak(t *testing.T) {
 		tenants int
 		mode    string
 		run     func(s *soak, d time.Duration)
-		share   int // of the duration, in hundredths
+		share   int // of the duration, in hundredths; the rest is for the setup and the end
 	}{
-		{tenant.Postgres, 200, "safety", (*soak).safety, 40},
-		{tenant.Postgres, 60, "liveness", (*soak).liveness, 15},
-		{tenant.SQLite, 60, "safety", (*soak).safety, 30},
-		{tenant.SQLite, 30, "liveness", (*soak).liveness, 15},
+		{tenant.Postgres, 200, "safety", (*soak).safety, 35},
+		{tenant.Postgres, 60, "liveness", (*soak).liveness, 10},
+		{tenant.SQLite, 60, "safety", (*soak).safety, 25},
+		{tenant.SQLite, 30, "liveness", (*soak).liveness, 10},
 	} {
 		t.Run(string(part.dialect)+"/"+part.mode, func(t *testing.T) {
 			s := &soak{
