@@ -1,0 +1,143 @@
+// Command mutants breaks on purpose, one at a time, each rule that Belay's guarantees rest on, and demands that a test goes
+// red. A rule that can be broken with every test green is one that the next change may lose unseen.
+//
+//	go run ./integration/mutants              all mutations
+//	go run ./integration/mutants -list        what they are
+//	go run ./integration/mutants -run proof   those whose name matches
+//
+// No file of the tree is touched: the toolchain is given the mutated files in place of the real ones (go help build,
+// -overlay), and so packages that a mutation does not reach come from the build cache.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+func main() {
+	pattern := flag.String("run", "", "try only mutations whose name matches this `regexp`")
+	list := flag.Bool("list", false, "list the mutations and try none")
+	jobs := flag.Int("j", 1, "how many mutations to try at a time")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Stdout, *pattern, *list, *jobs); err != nil {
+		fmt.Fprintln(os.Stderr, "mutants:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, out io.Writer, pattern string, list bool, jobs int) error {
+	match, err := regexp.Compile(pattern)
+	if err != nil {
+		return err
+	}
+	chosen := slices.DeleteFunc(mutations(), func(m mutation) bool { return !match.MatchString(m.name) })
+	if len(chosen) == 0 {
+		return fmt.Errorf("no mutation matches %q", pattern)
+	}
+	if list {
+		for _, m := range chosen {
+			fmt.Fprintln(out, m.name)
+		}
+		return nil
+	}
+	root, err := moduleRoot(ctx)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "belay-mutants-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	b := &bench{out: out, tree: tree{root: root}, dir: dir}
+	return b.tryAll(ctx, chosen, jobs)
+}
+
+func moduleRoot(ctx context.Context) (string, error) {
+	file, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+	if err != nil {
+		return "", fmt.Errorf("go env GOMOD: %w", err)
+	}
+	return filepath.Dir(strings.TrimSpace(string(file))), nil
+}
+
+// bench tries mutations and writes a line about each.
+type bench struct {
+	out  io.Writer
+	tree tree
+	dir  string
+}
+
+// tryAll demands first that all mutations apply, and that the tests which should notice them are green without any: a
+// test that is red anyway shows nothing.
+func (b *bench) tryAll(ctx context.Context, all []mutation, jobs int) error {
+	overlays, err := b.overlays(all)
+	if err != nil {
+		return err
+	}
+	if err := b.control(ctx, all); err != nil {
+		return err
+	}
+	failures := make([]error, len(all))
+	var group errgroup.Group
+	group.SetLimit(jobs)
+	for i, m := range all {
+		group.Go(func() error {
+			began := time.Now()
+			caught, err := m.caught(ctx, b.tree.root, overlays[i])
+			if err != nil {
+				failures[i] = fmt.Errorf("%s: %w", m.name, err)
+				caught = "NOTHING"
+			}
+			fmt.Fprintf(b.out, "%-72s %5.0f s  %s\n", m.name, time.Since(began).Seconds(), caught)
+			return nil
+		})
+	}
+	_ = group.Wait() // each failure stands at its place
+	return errors.Join(failures...)
+}
+
+func (b *bench) overlays(all []mutation) ([]string, error) {
+	paths, stale := make([]string, len(all)), make([]error, len(all))
+	for i, m := range all {
+		paths[i], stale[i] = m.overlay(b.tree, filepath.Join(b.dir, fmt.Sprint(i)))
+	}
+	return paths, errors.Join(stale...)
+}
+
+func (b *bench) control(ctx context.Context, all []mutation) error {
+	began := time.Now()
+	tried := map[target]bool{}
+	for _, m := range all {
+		for _, t := range m.noticed {
+			if tried[t] {
+				continue
+			}
+			tried[t] = true
+			red, err := t.test(ctx, b.tree.root, "")
+			if err == nil && red != "" {
+				err = fmt.Errorf("red without any mutation: %s", red)
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", t, err)
+			}
+		}
+	}
+	fmt.Fprintf(b.out, "%-72s %5.0f s  nothing, as it must be\n", "(no mutation)", time.Since(began).Seconds())
+	return nil
+}

@@ -1,0 +1,156 @@
+package main
+
+const (
+	postgresTables      = "migrations/postgres/0001_init.sql"
+	postgresLock        = "storage/postgres/lock.go"
+	postgresClaim       = "storage/postgres/claim.go"
+	postgresJournal     = "storage/postgres/journal.go"
+	postgresCheckpoint  = "storage/postgres/checkpoint.go"
+	postgresTransaction = "storage/postgres/transaction.go"
+)
+
+// postgres is a group of the suite on PostgreSQL.
+func postgres(groups string) []target {
+	return in("./storage/postgres", "TestPostgresKeepsTheContract/^("+groups+")$")
+}
+
+const (
+	postgresProof    = "tx.own(proveSQL, held.Tenant, held.Holder, held.Fence)\n"
+	postgresRecovers = "tx.ask(recoverSQL, a.readRecovered, req.Tenant, req.Holder, plan.Format, plan.MaxAttempts)\n"
+)
+
+var ofPostgres = []mutation{
+	{
+		name:    "postgres: the proof is a plain read",
+		edits:   []edit{{postgresTables, "        FOR KEY SHARE;", "        ;"}},
+		noticed: in("./storage/postgres", "TestAnOpenCheckpointKeeps|TestTheProofLocks"),
+	},
+	{
+		name:    "postgres: the proof does not raise",
+		edits:   []edit{{postgresTables, "RAISE EXCEPTION 'lock lost' USING", "RAISE NOTICE 'lock lost' USING"}},
+		noticed: postgres("fences"),
+	},
+	{
+		name: "postgres: the fence is part of no unique key",
+		edits: []edit{
+			{postgresTables, "CONSTRAINT site_lock_fence_key UNIQUE (tenant_id, fence)", "CONSTRAINT site_lock_fence_key CHECK (fence >= 0)"},
+			{
+				postgresTables, "FOREIGN KEY (tenant_id, fence) REFERENCES belay.site_lock (tenant_id, fence)\n        DEFERRABLE INITIALLY DEFERRED",
+				"CHECK (fence >= 0)",
+			},
+		},
+		noticed: in("./storage/postgres", "TestAnOpenCheckpointKeeps|TestTheProofLocks"),
+	},
+	{
+		name:    "postgres: a claim under a lease already held proves nothing",
+		edits:   []edit{{postgresClaim, postgresProof, "\n"}},
+		noticed: postgres("fences"),
+	},
+	{
+		name:    "postgres: a checkpoint proves nothing",
+		edits:   []edit{{postgresCheckpoint, postgresProof, "\n"}},
+		noticed: postgres("fences"),
+	},
+	{
+		name: "postgres: the finish of a plan asks for no fence",
+		edits: []edit{
+			{postgresCheckpoint, postgresProof, "if group.Move == nil {\n" + postgresProof + "}\n"},
+			{postgresJournal, "ELSE p.fence = $3::bigint END", "ELSE $3::bigint IS NOT NULL END"},
+		},
+		noticed: postgres("fences"),
+	},
+	{
+		name:    "postgres: recovery goes on behind a refused take",
+		edits:   []edit{{postgresClaim, "l.holder = $2::uuid AND ` + inFlight", "$2::uuid IS NOT NULL AND ` + inFlight"}},
+		noticed: postgres("locks|recovery"),
+	},
+	{
+		name:    "postgres: the claim of an apply goes on behind a refused take",
+		edits:   []edit{{postgresClaim, "l.holder = $2::uuid AND ` + noOther", "$2::uuid IS NOT NULL AND ` + noOther"}},
+		noticed: postgres("locks|claims"),
+	},
+	{
+		name: "postgres: the claim of a rollback goes on behind a refused take",
+		edits: []edit{{
+			postgresClaim, "l.holder = $2::uuid\n        AND p.tenant_id", "$2::uuid IS NOT NULL\n        AND p.tenant_id",
+		}},
+		noticed: postgres("locks|claims"),
+	},
+	{
+		// One statement has one snapshot: it cannot claim what it has just recovered.
+		name: "postgres: recovery and claim are one statement",
+		edits: []edit{
+			{postgresLock, postgresRecovers, "if req.Claim == nil || req.Claim.Direction == plan.Down {\n" + postgresRecovers + "}\n"},
+			{
+				postgresClaim, "tx.ask(claimApplySQL, read, id, holder, c.Change, c.NewPlan, c.Digest, len(c.Body.Steps), plan.Format, c.Retry, c.Repin)",
+				`recovering := strings.NewReplacer("$3", "$7", "$4", "$10", "noted", "noticed",
+					"\nSELECT plan_id::text, change_id, was, status FROM recovered", ", ").Replace(recoverSQL)
+				tx.ask(recovering+strings.TrimPrefix(claimApplySQL, "\nWITH "), read, id, holder, c.Change, c.NewPlan, c.Digest,
+					len(c.Body.Steps), plan.Format, c.Retry, c.Repin, plan.MaxAttempts)`,
+			},
+			{postgresClaim, "import (", "import (\n\t\"strings\"\n"},
+		},
+		noticed: postgres("recovery"),
+	},
+	{
+		name:    "postgres: recovery is in a second transaction",
+		edits:   []edit{{postgresLock, postgresRecovers, "tx.own(commit)\n\t\ttx.own(writing)\n\t\t" + postgresRecovers}},
+		noticed: postgres("recovery"),
+	},
+	{
+		name: "postgres: a release deletes the lock row",
+		edits: []edit{{
+			postgresLock, "const releaseLockSQL = `",
+			"const releaseLockSQL = `DELETE FROM belay.site_lock WHERE tenant_id = $1::uuid AND holder = $2::uuid AND fence = $3::bigint RETURNING 1`\n\nconst _ = `",
+		}},
+		noticed: postgres("locks"),
+	},
+	{
+		name:    "postgres: a break recovers nothing",
+		edits:   []edit{{postgresLock, "tx.ask(recoverSQL, a.readRecovered, id, breaker, plan.Format, plan.MaxAttempts)\n", "\n"}},
+		noticed: postgres("breaks"),
+	},
+	{
+		name: "postgres: only a plan with some of its steps in place, but not all, is partial",
+		edits: []edit{{
+			postgresClaim, "CASE p.status WHEN 'pending' THEN ` + touched + `", "CASE p.status WHEN 'pending' THEN ` + touched + ` AND ` + done + ` < p.steps_total",
+		}},
+		noticed: postgres("claims|recovery"),
+	},
+	{
+		name:    "postgres: a partial plan blocks no other",
+		edits:   []edit{{postgresClaim, "AND ` + unsettled + `\n", "AND false AND ` + unsettled + `\n"}},
+		noticed: postgres("claims"),
+	},
+	{
+		name: "postgres: a plan gets its place in the order when it is finished",
+		edits: []edit{
+			{postgresClaim, "` + nextAppliedSeq + `, 1, $6::integer", "NULL::bigint, 1, $6::integer"},
+			{postgresJournal, "WHEN $9::text = 'resolve_applied' THEN COALESCE(p.applied_seq", "WHEN $5::text = 'applied' THEN COALESCE(p.applied_seq"},
+		},
+		noticed: postgres("claims"),
+	},
+	{
+		name:    "postgres: the isolation level is the role's default",
+		edits:   []edit{{postgresTransaction, "`BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE`", "`BEGIN READ WRITE`"}},
+		noticed: in("./storage/postgres", "TestTheIsolationLevel"),
+	},
+	{
+		name: "postgres: a step that is run again replaces its before-image",
+		edits: []edit{{
+			postgresJournal, "ON CONFLICT (tenant_id, plan_id, ordinal, part) DO NOTHING",
+			"ON CONFLICT (tenant_id, plan_id, ordinal, part) DO UPDATE SET body = EXCLUDED.body, checksum = EXCLUDED.checksum",
+		}},
+		noticed: postgres("images"),
+	},
+	{
+		name:    "postgres: an undo in doubt counts as in place",
+		edits:   []edit{{postgresClaim, "AND j.state = 'done')`", "AND j.state IN ('done', 'undo_intent'))`"}},
+		noticed: postgres("claims|recovery"),
+	},
+	{
+		name:    "postgres: bookkeeping that matches no row is no error",
+		edits:   []edit{{postgresTables, "RAISE EXCEPTION 'bookkeeping changed", "RAISE NOTICE 'bookkeeping changed"}},
+		noticed: postgres("checkpoints|journal|moves"),
+	},
+}

@@ -1,0 +1,131 @@
+package main
+
+const (
+	sqliteLock        = "storage/sqlite/lock.go"
+	sqliteClaim       = "storage/sqlite/claim.go"
+	sqliteJournal     = "storage/sqlite/journal.go"
+	sqliteCheckpoint  = "storage/sqlite/checkpoint.go"
+	sqliteTransaction = "storage/sqlite/transaction.go"
+)
+
+// sqlite is a group of the suite on SQLite.
+func sqlite(groups string) []target {
+	return in("./storage/sqlite", "TestSQLiteKeepsTheContract/^("+groups+")$")
+}
+
+const sqliteProof = "l, err := t.prove(own, held)\n"
+
+var ofSQLite = []mutation{
+	{
+		name:    "sqlite: the proof is a plain read, before the transaction keeps others out",
+		edits:   []edit{{sqliteTransaction, `"BEGIN IMMEDIATE"`, `"BEGIN"`}},
+		noticed: append(sqlite("checkpoints|breaks|locks"), in("./storage/sqlite", "")...),
+	},
+	{
+		name:    "sqlite: the proof compares nothing",
+		edits:   []edit{{sqliteLock, "if !l.heldBy(held) {", "if !l.exists {"}},
+		noticed: sqlite("fences"),
+	},
+	{
+		name:    "sqlite: a claim under a lease already held proves nothing",
+		edits:   []edit{{sqliteClaim, "l, err := t.prove(ctx, held)\n", "l, err := t.lock(ctx, held.Tenant)\n"}},
+		noticed: sqlite("fences"),
+	},
+	{
+		name:    "sqlite: a checkpoint proves nothing",
+		edits:   []edit{{sqliteCheckpoint, sqliteProof, "l, err := t.lock(own, held.Tenant)\n"}},
+		noticed: sqlite("fences"),
+	},
+	{
+		name: "sqlite: the finish of a plan asks for no fence",
+		edits: []edit{
+			{sqliteCheckpoint, sqliteProof, "l, err := t.lock(own, held.Tenant)\nif group.Move == nil {\nl, err = t.prove(own, held)\n}\n"},
+			{sqliteCheckpoint, "if p.Fence != held.Fence {", "if m == nil && p.Fence != held.Fence {"},
+			{sqliteJournal, "AND fence IS ?13", "AND (fence IS ?13 OR true)"},
+		},
+		noticed: sqlite("fences"),
+	},
+	{
+		name: "sqlite: recovery and claim go on behind a refused take",
+		edits: []edit{{
+			sqliteLock, "grant, err := t.take(ctx, req)\n\tif err != nil {",
+			"grant, err := t.take(ctx, req)\n\tif err != nil && !errors.Is(err, sitelock.ErrRefused) {",
+		}},
+		noticed: sqlite("locks"),
+	},
+	{
+		name: "sqlite: recovery is in a second transaction",
+		edits: []edit{{
+			sqliteLock, "\tby := term{held: grant.Held, process: req.Process",
+			`	for _, sql := range []string{"COMMIT", "BEGIN IMMEDIATE"} {
+		if _, err := t.exec(ctx, sql); err != nil {
+			return sitelock.Grant{}, err
+		}
+	}
+	by := term{held: grant.Held, process: req.Process`,
+		}},
+		noticed: append(sqlite("recovery"), in("./storage/sqlite", "TestAPlanOfTenSteps")...),
+	},
+	{
+		name: "sqlite: a release deletes the lock row",
+		edits: []edit{{
+			sqliteLock, "const releaseLockSQL = `",
+			"const releaseLockSQL = `DELETE FROM belay_site_lock WHERE tenant_id = ? AND holder = ? AND fence = ?`\n\nconst _ = `",
+		}},
+		noticed: sqlite("locks"),
+	},
+	{
+		name:    "sqlite: a break recovers nothing",
+		edits:   []edit{{sqliteLock, "if recovered, err = t.recover(ctx, breaker, before); err != nil {", "if err != nil {"}},
+		noticed: sqlite("breaks"),
+	},
+	{
+		name: "sqlite: only a plan with some of its steps in place, but not all, is partial",
+		edits: []edit{{
+			sqliteClaim, "WHEN 'pending' THEN EXISTS (", `WHEN 'pending' THEN steps_total > (SELECT count(*) FROM belay_journal AS j
+	              WHERE j.tenant_id = ?1 AND j.plan_id = p.plan_id AND j.state = 'done') AND EXISTS (`,
+		}},
+		noticed: sqlite("claims|recovery"),
+	},
+	{
+		name:    "sqlite: a partial plan blocks no other",
+		edits:   []edit{{sqliteClaim, "return !partial, err", "return true, err"}},
+		noticed: sqlite("claims"),
+	},
+	{
+		name: "sqlite: a plan gets its place in the order when it is finished",
+		edits: []edit{
+			{sqliteClaim, "COALESCE(?10, ` + nextAppliedSeq + `), ?11", "?10, ?11"},
+			{sqliteJournal, "m.Event == plan.EventResolveApplied, p.Cycle", "m.To == plan.Applied, p.Cycle"},
+		},
+		noticed: sqlite("claims"),
+	},
+	{
+		name: "sqlite: a step that is run again replaces its before-image",
+		edits: []edit{{
+			sqliteJournal, "ON CONFLICT (tenant_id, plan_id, ordinal, part) DO NOTHING",
+			"ON CONFLICT (tenant_id, plan_id, ordinal, part) DO UPDATE SET body = excluded.body, checksum = excluded.checksum",
+		}},
+		noticed: sqlite("images"),
+	},
+	{
+		name:    "sqlite: an undo in doubt counts as in place",
+		edits:   []edit{{sqliteClaim, "AND j.state = 'done')", "AND j.state IN ('done', 'undo_intent'))"}},
+		noticed: sqlite("claims|recovery"),
+	},
+	{
+		name:    "sqlite: a move that matches no row is no error",
+		edits:   []edit{{sqliteJournal, "if n != 1 {", "if n > 1 {"}},
+		noticed: sqlite("moves"),
+	},
+	{
+		name:    "sqlite: the row of a step may move anywhere",
+		edits:   []edit{{sqliteJournal, "!was.CanBecome(step.State)", "false"}},
+		noticed: sqlite("checkpoints|journal"),
+	},
+	{
+		name:    "sqlite: a release that matches no row is no error",
+		edits:   []edit{{sqliteLock, "if err == nil && n == 0 {", "if err == nil && n < 0 {"}},
+		noticed: sqlite("locks|fences"),
+	},
+}
