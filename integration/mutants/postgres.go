@@ -22,12 +22,12 @@ const (
 var ofPostgres = []mutation{
 	{
 		name:    "postgres: the proof is a plain read",
-		edits:   []edit{{postgresTables, "        FOR KEY SHARE;", "        ;"}},
+		edits:   []edit{{postgresCheckpoint, "AND l.fence = $3::bigint FOR KEY SHARE)", "AND l.fence = $3::bigint)"}},
 		noticed: in("./storage/postgres", "TestAnOpenCheckpointKeeps|TestTheProofLocks"),
 	},
 	{
 		name:    "postgres: the proof does not raise",
-		edits:   []edit{{postgresTables, "RAISE EXCEPTION 'lock lost' USING", "RAISE NOTICE 'lock lost' USING"}},
+		edits:   []edit{{postgresCheckpoint, "THEN belay.refuse('BY001', 'lock lost') END", "THEN 'lock lost' END"}},
 		noticed: postgres("fences"),
 	},
 	{
@@ -132,7 +132,7 @@ var ofPostgres = []mutation{
 	},
 	{
 		name:    "postgres: the isolation level is the role's default",
-		edits:   []edit{{postgresTransaction, "`BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE`", "`BEGIN READ WRITE`"}},
+		edits:   []edit{{postgresTransaction, "`BEGIN ISOLATION LEVEL READ COMMITTED`", "`BEGIN`"}},
 		noticed: in("./storage/postgres", "TestTheIsolationLevel"),
 	},
 	{
@@ -149,8 +149,13 @@ var ofPostgres = []mutation{
 		noticed: postgres("claims|recovery"),
 	},
 	{
-		name:    "postgres: bookkeeping that matches no row is no error",
-		edits:   []edit{{postgresTables, "RAISE EXCEPTION 'bookkeeping changed", "RAISE NOTICE 'bookkeeping changed"}},
+		name: "postgres: bookkeeping that matches no row is no error",
+		edits: []edit{
+			{postgresJournal, "belay.refuse('BY002', 'illegal move of a step')", "''"},
+			{postgresJournal, "belay.refuse('BY002', 'plan is not in flight under this fence')", "''"},
+			{postgresJournal, "belay.refuse('BY002', 'plan is not as the holder knows it')", "''"},
+			{postgresJournal, "belay.refuse('BY002', 'lock was not released')", "''"},
+		},
 		noticed: postgres("checkpoints|journal|moves"),
 	},
 }

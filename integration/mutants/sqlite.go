@@ -41,15 +41,15 @@ var ofSQLite = []mutation{
 		edits: []edit{
 			{sqliteCheckpoint, sqliteProof, "l, err := t.lock(own, held.Tenant)\nif group.Move == nil {\nl, err = t.prove(own, held)\n}\n"},
 			{sqliteCheckpoint, "if p.Fence != held.Fence {", "if m == nil && p.Fence != held.Fence {"},
-			{sqliteJournal, "AND fence IS ?13", "AND (fence IS ?13 OR true)"},
+			{sqliteJournal, "AND fence IS ?11", "AND (fence IS ?11 OR true)"},
 		},
 		noticed: sqlite("fences"),
 	},
 	{
 		name: "sqlite: recovery and claim go on behind a refused take",
 		edits: []edit{{
-			sqliteLock, "grant, err := t.take(ctx, req)\n\tif err != nil {",
-			"grant, err := t.take(ctx, req)\n\tif err != nil && !errors.Is(err, sitelock.ErrRefused) {",
+			sqliteLock, "grant, err := t.take(ctx, before, req)\n\tif err != nil {",
+			"grant, err := t.take(ctx, before, req)\n\tif err != nil && !errors.Is(err, sitelock.ErrRefused) {",
 		}},
 		noticed: sqlite("locks"),
 	},
@@ -96,7 +96,10 @@ var ofSQLite = []mutation{
 		name: "sqlite: a plan gets its place in the order when it is finished",
 		edits: []edit{
 			{sqliteClaim, "COALESCE(?10, ` + nextAppliedSeq + `), ?11", "?10, ?11"},
-			{sqliteJournal, "m.Event == plan.EventResolveApplied, p.Cycle", "m.To == plan.Applied, p.Cycle"},
+			{
+				sqliteJournal, "case m.Event == plan.EventResolveApplied:\n\t\t_, err = t.exec(ctx, giveSeqSQL",
+				"case m.To == plan.Applied:\n\t\t_, err = t.exec(ctx, giveSeqSQL",
+			},
 		},
 		noticed: sqlite("claims"),
 	},
