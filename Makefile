@@ -3,7 +3,7 @@
 GO ?= go
 # Two packages at a time: each that needs PostgreSQL starts one of its own, and the tests of crashes and lapsing leases
 # need a processor that is not crowded.
-TEST_FLAGS ?= -p 2 -timeout 15m
+TEST_FLAGS ?= -p 2 -timeout 20m
 LINT := bin/golangci-lint
 
 DURATION ?= 2m
