@@ -54,7 +54,7 @@ var tampered = []struct {
 	}},
 	{"I10", "and moved its plan", func(e *evidence) {
 		m := e.event(plan.EventSucceed)
-		e.Said = append(e.Said, checker.Said{Tenant: e.id, PID: m.Event.PID, Change: "every-kind", Verdict: "busy", From: m.At, To: m.At + 1000})
+		e.Said = append(e.Said, checker.Said{Tenant: e.id, PID: m.Event.PID, Change: "every-kind", Verdict: "busy", From: m.At - 1000, To: m.At + 1000})
 	}},
 	{"I11", "after it was known to be lost", func(e *evidence) {
 		m := e.step(1, plan.StepDone)

@@ -91,7 +91,6 @@ func (s *site) appliedOnce() {
 	equal(s.t, "outside", s.readOutside(), "new")
 	equal(s.t, "plan", s.query("SELECT status, outcome, claimed_from, fence FROM "+s.table("plan")), "applied|applied|NULL|NULL")
 	equal(s.t, "lock", s.query("SELECT holder FROM "+s.table("site_lock")), "NULL")
-	s.sound()
 }
 
 // rolledBack demands that schema, data and the outside are as before the change.
@@ -101,7 +100,6 @@ func (s *site) rolledBack() {
 	equal(s.t, "outside", s.readOutside(), "old")
 	equal(s.t, "plan", s.query("SELECT status, claimed_from, fence FROM "+s.table("plan")), "pending|NULL|NULL")
 	equal(s.t, "lock", s.query("SELECT holder FROM "+s.table("site_lock")), "NULL")
-	s.sound()
 }
 
 func (s *site) readOutside() string {
@@ -211,7 +209,8 @@ func sweep(t *testing.T, take func(edge) bool, cell func(s *site, point string) 
 				t.Run(fmt.Sprintf("%s/%s/%s", d, grouping, edge.point), func(t *testing.T) {
 					t.Parallel()
 					w, n := newWorld(t, d).watched(), 1
-					for cell(newSite(w, grouping), numbered(edge.point, n)) {
+					for s := newSite(w, grouping); cell(s, numbered(edge.point, n)); s = newSite(w, grouping) {
+						s.sound()
 						w, n = w.renewed().watched(), n+1
 					}
 					if n == 1 {

@@ -74,9 +74,7 @@ CREATE TABLE IF NOT EXISTS witness (
     n INTEGER PRIMARY KEY, at INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)), kind TEXT NOT NULL, was TEXT, now TEXT)`
 
 func (w *Witness) watchSQLite(ctx context.Context, prefix string, names ...string) error {
-	if _, err := w.db.ExecContext(ctx, sqliteTable); err != nil {
-		return err
-	}
+	script := []string{"BEGIN IMMEDIATE", sqliteTable}
 	for _, name := range names {
 		was, err := w.asJSON(ctx, prefix+name, "OLD.")
 		if err != nil {
@@ -84,15 +82,13 @@ func (w *Witness) watchSQLite(ctx context.Context, prefix string, names ...strin
 		}
 		now := strings.ReplaceAll(was, "OLD.", "NEW.")
 		for event, row := range map[string]string{"INSERT": "NULL, " + now, "UPDATE": was + ", " + now, "DELETE": was + ", NULL"} {
-			_, err := w.db.ExecContext(ctx, fmt.Sprintf(
+			script = append(script, fmt.Sprintf(
 				"CREATE TRIGGER IF NOT EXISTS witness_%s_%s AFTER %s ON %s BEGIN INSERT INTO witness (kind, was, now) VALUES ('%s', %s); END",
 				name, strings.ToLower(event), event, prefix+name, name, row))
-			if err != nil {
-				return err
-			}
 		}
 	}
-	return nil
+	_, err := w.db.ExecContext(ctx, strings.Join(append(script, "COMMIT"), ";\n"))
+	return err
 }
 
 // asJSON is an expression that makes a row of a SQLite table a JSON object. Bytes become hexadecimal digits.
