@@ -56,6 +56,11 @@ var tampered = []struct {
 		m := e.event(plan.EventSucceed)
 		e.Said = append(e.Said, checker.Said{Tenant: e.id, PID: m.Event.PID, Change: "every-kind", Verdict: "busy", From: m.At - 1000, To: m.At + 1000})
 	}},
+	{"I10", "was skipped, and moved its plan 1 times", func(e *evidence) {
+		m := e.event(plan.EventClaimApply)
+		e.drop(e.event(plan.EventRecover))
+		e.Said = append(e.Said, checker.Said{Tenant: e.id, PID: m.Event.PID, Change: "every-kind", Verdict: "skipped", From: m.At - 1000, To: m.At})
+	}},
 	{"I11", "after it was known to be lost", func(e *evidence) {
 		m := e.step(1, plan.StepDone)
 		e.Said = append(e.Said, checker.Said{Tenant: e.id, Fence: m.Step.Now.Fence, Heard: checker.HeardLost, To: m.At - 100})

@@ -89,7 +89,7 @@ func (c *check) heard(s Said, under []Moment) {
 
 // verdict checks what an operation came to against the plan's history while it ran.
 func (c *check) verdict(s Said) {
-	during, mine := c.during(s.Tenant, s.Change, s.From, s.To, s.PID)
+	during := c.during(s.Tenant, s.Change, s.From, s.To)
 	want := plan.Status("")
 	switch s.Verdict {
 	case "applied", "already_applied":
@@ -97,8 +97,8 @@ func (c *check) verdict(s Said) {
 	case "rolled_back", "already_rolled_back":
 		want = plan.Pending
 	case "skipped", "busy":
-		if mine > 0 {
-			c.report("I10", "tenant %s: process %d said that %s was %s, and moved its plan %d times", s.Tenant, s.PID, s.Change, s.Verdict, mine)
+		if moves := c.moves(s); moves > 0 {
+			c.report("I10", "tenant %s: process %d said that %s was %s, and moved its plan %d times", s.Tenant, s.PID, s.Change, s.Verdict, moves)
 		}
 	}
 	if want != "" && !during[want] {
@@ -106,10 +106,31 @@ func (c *check) verdict(s Said) {
 	}
 }
 
-// during lists the statuses that a plan had at any time between from and to, and counts the moves that a process made. Where
-// the database does not tell when it committed the last move before, the status before that one counts too.
-func (c *check) during(id tenant.ID, change string, from, to int64, pid int) (statuses map[plan.Status]bool, mine int) {
-	statuses = map[plan.Status]bool{}
+// moves counts the moves that a process made of a plan while it worked on it: but not a claim whose answer it never got, and
+// which the next holder recovered at once. Of that all it can have heard is that someone else has the lock.
+func (c *check) moves(s Said) int {
+	n, claims := 0, 0
+	for _, m := range c.told[s.Tenant] {
+		e := m.Event
+		if e.Change != s.Change || e.Kind == plan.EventBreak || m.At <= s.From+slack || m.At > s.To+slack {
+			continue
+		}
+		switch {
+		case e.Kind == plan.EventRecover:
+			claims = 0
+		case e.PID == s.PID && (e.Kind == plan.EventClaimApply || e.Kind == plan.EventClaimRollback):
+			n, claims = n+claims, 1
+		case e.PID == s.PID:
+			n, claims = n+claims+1, 0
+		}
+	}
+	return n + claims
+}
+
+// during lists the statuses that a plan had at any time between from and to. Where the database does not tell when it
+// committed the last move before, the status before that one counts too.
+func (c *check) during(id tenant.ID, change string, from, to int64) map[plan.Status]bool {
+	statuses := map[plan.Status]bool{}
 	last, before, open := plan.Pending, plan.Pending, false
 	for _, m := range c.told[id] {
 		e := m.Event
@@ -125,16 +146,13 @@ func (c *check) during(id tenant.ID, change string, from, to int64, pid int) (st
 			before, last, open = last, e.To, m.Committed == 0
 		case m.At <= to+slack:
 			statuses[e.To] = true
-			if e.PID == pid && e.Kind != plan.EventRecover && m.At > from+slack {
-				mine++
-			}
 		}
 	}
 	statuses[last] = true
 	if open {
 		statuses[before] = true
 	}
-	return statuses, mine
+	return statuses
 }
 
 // seen checks that readers saw plans only as they were.
@@ -144,7 +162,7 @@ func (c *check) seen() {
 		changes[p.ID] = p.Change
 	}
 	for _, s := range c.Seen {
-		if during, _ := c.during(s.Tenant, changes[s.Plan], s.From, s.To, 0); !during[s.Status] {
+		if !c.during(s.Tenant, changes[s.Plan], s.From, s.To)[s.Status] {
 			c.report("I22", "tenant %s: a reader saw plan %s as %s, which it was not at that time", s.Tenant, s.Plan, s.Status)
 		}
 	}
