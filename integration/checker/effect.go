@@ -230,7 +230,7 @@ func (h *history) intended(p plan.ID, name string, d plan.Direction, fence plan.
 	}
 	return slices.ContainsFunc(h.moments, func(m Moment) bool {
 		return m.Step != nil && m.Step.Now != nil && m.Step.Now.Plan == p && m.Step.Now.ID == name && m.Step.Now.State == state &&
-			m.Step.Now.Fence == fence && m.At <= at
+			m.Step.Now.Fence == fence && m.At <= at+slack
 	})
 }
 

@@ -7,8 +7,12 @@ import (
 	"github.com/belayhq/belay/tenant"
 )
 
-// slack is by how many milliseconds two readings of one clock may differ because they were rounded.
-const slack = 1
+const (
+	// slack is by how many milliseconds two readings of one clock may differ because they were rounded.
+	slack = 1
+	// unseen is for how many milliseconds a commit may be hidden from others: it gets its time before it is flushed.
+	unseen = 2000
+)
 
 // said compares what processes heard and told with what was committed.
 func (c *check) said() {
@@ -127,8 +131,8 @@ func (c *check) moves(s Said) int {
 	return n + claims
 }
 
-// during lists the statuses that a plan had at any time between from and to. Where the database does not tell when it
-// committed the last move before, the status before that one counts too.
+// during lists the statuses that a plan may have been seen in between from and to: what a move led away from counts until
+// the move cannot but have been visible. Where the database does not tell when it committed, that is at the next move.
 func (c *check) during(id tenant.ID, change string, from, to int64) map[plan.Status]bool {
 	statuses := map[plan.Status]bool{}
 	last, before, open := plan.Pending, plan.Pending, false
@@ -137,12 +141,12 @@ func (c *check) during(id tenant.ID, change string, from, to int64) map[plan.Sta
 		if e.Change != change || e.Kind == plan.EventBreak {
 			continue
 		}
-		at := m.At
+		at, hidden := m.At, int64(slack)
 		if m.Committed != 0 {
-			at = m.Committed
+			at, hidden = m.Committed, unseen
 		}
 		switch {
-		case at < from-slack:
+		case at < from-hidden:
 			before, last, open = last, e.To, m.Committed == 0
 		case m.At <= to+slack:
 			statuses[e.To] = true
