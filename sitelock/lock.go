@@ -88,9 +88,11 @@ func (l *Lock) check() error {
 	return nil
 }
 
-// AssertHeld renews the lock and so proves that it was held when the database answered. It returns *[LockLostError] if it was
-// not, and another error if the database could not tell, which is no loss. While a transaction that proves the fence is
-// open it only looks at Err: that transaction is the proof, and on some databases it would block the renewal.
+// AssertHeld renews the lock and so proves that it was held when the database answered. A database that cannot tell is asked
+// again for as long as the lock is trusted: one slow answer must not fail what goes on under it. It returns *[LockLostError]
+// if the lock was not held, or trust ended without an answer, and another error only if ctx has ended, which is no loss. While
+// a transaction that proves the fence is open it only looks at Err: that transaction is the proof, and on some databases
+// it would block the renewal.
 func (l *Lock) AssertHeld(ctx context.Context) error {
 	l.mu.Lock()
 	err, open := l.check(), l.open > 0
@@ -101,23 +103,23 @@ func (l *Lock) AssertHeld(ctx context.Context) error {
 	return l.renew(ctx)
 }
 
-// renew renews this lock alone, after a renewal of it under way. Each may take an attempt.
+// renew renews this lock alone, after a renewal of it under way, until an answer comes, the lock is lost or ctx ends.
 func (l *Lock) renew(ctx context.Context) error {
-	waiting, cancel := context.WithTimeout(ctx, 2*attempt(l.lease))
-	defer cancel()
-	if err := l.take(waiting); err != nil {
+	if err := l.take(ctx); err != nil {
 		return fmt.Errorf("renew lock: wait for a renewal under way: %w", err)
 	}
 	defer l.give()
-	ctx, cancel = context.WithTimeout(ctx, attempt(l.lease))
-	defer cancel()
+	var unanswered error
 	for pause := range pauses() {
 		// Looked at again in every round: no renewal is sent after a release.
-		if err := l.Err(); err != nil {
+		switch err := l.Err(); {
+		case err != nil && unanswered != nil:
+			return fmt.Errorf("%w: renew lock: %w", err, unanswered)
+		case err != nil:
 			return err
 		}
 		sentAt := time.Now()
-		lost, err := l.store.Renew(ctx, []Held{l.held}, l.lease)
+		lost, err := l.sendRenewal(ctx)
 		switch {
 		case slices.Contains(lost, l.held):
 			l.denied()
@@ -128,8 +130,15 @@ func (l *Lock) renew(ctx context.Context) error {
 		case !sleep(ctx, pause, nil): // whatever failed, a renewal may be sent twice
 			return fmt.Errorf("renew lock: %w", err)
 		}
+		unanswered = err
 	}
 	return nil
+}
+
+func (l *Lock) sendRenewal(ctx context.Context) (lost []Held, err error) {
+	ctx, cancel := context.WithTimeout(ctx, attempt(l.lease))
+	defer cancel()
+	return l.store.Renew(ctx, []Held{l.held}, l.lease)
 }
 
 // Proving runs a transaction that proves the fence itself. While it is open its row lock keeps every take-over out, so the
@@ -184,8 +193,11 @@ func (l *Lock) end(ctx context.Context, err error) {
 	l.releasing, l.doubted = false, false
 	l.mu.Unlock()
 	if undecided {
-		// The caller may be cancelled, and the question is still whether the lock is held. Failure shows in check below.
-		_ = l.renew(context.WithoutCancel(ctx))
+		// The caller may be cancelled, and the question is still whether the lock is held. Failure shows in check below. There
+		// is time for a renewal under way, and for one of its own.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*attempt(l.lease))
+		_ = l.renew(ctx)
+		cancel()
 	}
 
 	l.mu.Lock()

@@ -142,7 +142,7 @@ func TestAnAnswerDelayedBeyondTrustDoesNotProlongIt(t *testing.T) {
 	})
 }
 
-func TestAssertHeldProvesWithOneRenewal(t *testing.T) {
+func TestAssertHeldProvesWithOneRenewalAndAsksForAsLongAsTheLockIsTrusted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l, store := started(t, Config{}), newMemory()
@@ -156,16 +156,18 @@ func TestAssertHeldProvesWithOneRenewal(t *testing.T) {
 			t.Errorf("lapses in %s", left)
 		}
 		store.set(&store.onRenew, away)
-		if err := lock.AssertHeld(t.Context()); !errors.Is(err, errCut) || lock.Err() != nil {
+		hurried, cancel := context.WithTimeout(t.Context(), attempt(lease)/2)
+		defer cancel()
+		if err := lock.AssertHeld(hurried); !errors.Is(err, errCut) || lock.Err() != nil {
+			t.Errorf("a caller who has no time: %v, lock %v", err, lock.Err())
+		}
+		if err := lock.AssertHeld(t.Context()); !errors.Is(err, errCut) || !errors.As(err, new(*LockLostError)) {
 			t.Errorf("a database that cannot tell: %v, lock %v", err, lock.Err())
 		}
-		if left := time.Since(asserted); left > attempt(lease) {
-			t.Errorf("asked for %s", left)
-		}
-		if at, want := time.Since(asserted)+lostAt(t, lock), trust(lease); at != want {
+		if at, want := time.Since(asserted), trust(lease); at < want || at > want+attempt(lease) {
 			t.Errorf("lost %s after it was asserted, want %s", at, want)
 		}
-		release(t, lock)
+		lostAt(t, lock)
 	})
 }
 
@@ -198,11 +200,21 @@ func TestAssertHeldWaitsForARowThatIsLockedForAMoment(t *testing.T) {
 		if err := lock.AssertHeld(t.Context()); err != nil {
 			t.Error(err)
 		}
+		asked, began := store.count("renew"), time.Now()
+		store.set(&store.onRenew, func(_ context.Context, _ int, apply func()) error {
+			if time.Since(began) < lease/2 { // longer than one renewal may take
+				return ErrContended
+			}
+			apply()
+			return nil
+		})
+		if err := lock.AssertHeld(t.Context()); err != nil || store.count("renew") <= asked {
+			t.Errorf("error %v", err)
+		}
 		store.set(&store.onRenew, func(context.Context, int, func()) error { return ErrContended })
-		if err := lock.AssertHeld(t.Context()); !errors.Is(err, ErrContended) || lock.Err() != nil {
+		if err := lock.AssertHeld(t.Context()); !errors.Is(err, ErrContended) || !errors.As(err, new(*LockLostError)) {
 			t.Errorf("error %v, lock %v", err, lock.Err())
 		}
-		release(t, lock)
 	})
 }
 
