@@ -92,7 +92,7 @@ func applyClaim(change *plan.Change, digest plan.Digest, opts ApplyOptions) *sit
 func (o *operation) applyOne(ctx context.Context, r *run, opts ApplyOptions) (Result, error) {
 	stepsCtx, cancel := withTimeout(ctx, opts.Timeout, r.program.Change.Timeout)
 	defer cancel()
-	err := o.stillRequired(ctx, r)
+	err := o.orCancelled(ctx, o.stillRequired(ctx, r))
 	if err == nil {
 		err = r.steps(stepsCtx)
 	}

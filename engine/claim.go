@@ -86,6 +86,15 @@ func (o *operation) mayGoOn(ctx context.Context) error {
 	return nil
 }
 
+// orCancelled puts the caller's wish to stop before an error that is only its consequence: nothing has failed then.
+func (o *operation) orCancelled(ctx context.Context, err error) error {
+	stop := o.mayGoOn(ctx)
+	if errors.Is(stop, errCancelled) && (errors.Is(err, context.Canceled) || err != nil && errors.Is(err, context.Cause(ctx))) {
+		return fmt.Errorf("%w: %w", stop, err)
+	}
+	return err
+}
+
 // orLost puts the loss of the lock before an error that may be only its consequence.
 func (o *operation) orLost(err error) error {
 	lost, isLost := errors.AsType[*sitelock.LockLostError](o.lock.Err())

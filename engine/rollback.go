@@ -106,7 +106,7 @@ func (o *operation) rollbackChosen(ctx context.Context, first plan.Record, chose
 func (o *operation) rollbackOne(ctx context.Context, r *run) (Result, error) {
 	ctx, cancel := withTimeout(ctx, r.program.Change.Timeout, 0)
 	defer cancel()
-	err := o.whyNotUndo(ctx, r.program, r.record)
+	err := o.orCancelled(ctx, o.whyNotUndo(ctx, r.program, r.record))
 	if err == nil {
 		err = r.steps(ctx)
 	}

@@ -396,9 +396,8 @@ func (r *run) failed(ctx context.Context, s *plan.ProgramStep, err error) error 
 		step.File, step.Line, step.Err = failure.File, failure.Line, failure.Err
 	}
 	step.Err = AsRefusal(step.Err)
-	stop := r.mayGoOn(ctx)
-	if errors.Is(stop, errCancelled) && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) {
-		return fmt.Errorf("%w: %w", stop, step)
+	if err := r.orCancelled(ctx, step); errors.Is(err, errCancelled) {
+		return err
 	}
 	r.observe(KindStepFailed, step.Step, step)
 	return step

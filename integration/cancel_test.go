@@ -129,6 +129,40 @@ func TestAnOperationCancelledWhileItWaitsIsCancelled(t *testing.T) {
 	})
 }
 
+// Nor has one failed that is cancelled between its claim and its first step, where it only reads.
+func TestAnOperationCancelledBehindItsClaimIsCancelled(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, w *world) {
+		stop := func(error) {}
+		actions := engine.NewActions()
+		engine.Register(actions, "inside", engine.Transactional[none]{
+			Do:   doNothing[none],
+			Undo: func(context.Context, engine.Tx, engine.ActionCall[none]) error { return nil },
+		})
+		l := newLab(w, engine.Config{Actions: actions, Observe: func(p engine.Progress) {
+			if p.Kind == engine.KindClaimed {
+				stop(errStop)
+			}
+		}})
+		first := newChange("first", "a")
+		first.Steps = append(first.Steps, actionStep("i", "inside"))
+		second := with(newChange("second", "b"), func(c *plan.Change) { c.Requires = []string{"first"} })
+		l.came(l.apply(first), engine.VerdictApplied, "do:a do:i")
+
+		ctx, cancel := context.WithCancelCause(t.Context())
+		stop = cancel
+		r, _ := l.engine.Apply(ctx, l.tenant, second, engine.ApplyOptions{}) // reads what it requires
+		l.came(r, engine.VerdictCancelled, "")
+		l.rests("second", "pending never_run 0/1")
+
+		ctx, cancel = context.WithCancelCause(t.Context())
+		stop = cancel
+		r, _ = l.engine.Rollback(ctx, l.tenant, "first", engine.RollbackOptions{}) // reads its before-images
+		l.came(r, engine.VerdictCancelled, "")
+		l.rests("first", "applied interrupted 2/2")
+	})
+}
+
 // An action that heeds its context is cancelled with the operation, and has not failed.
 func TestACancelledActionHasNotFailed(t *testing.T) {
 	t.Parallel()
