@@ -9,7 +9,7 @@ LINT := bin/golangci-lint
 DURATION ?= 2m
 SEED ?= 0
 
-.PHONY: help build test test-pooler soak lint fmt demo bench bench-quick bench-test model model-full clean
+.PHONY: help build test test-pooler soak mutants lint fmt demo bench bench-quick bench-test model model-full clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ test-pooler: ## Run the crash tests on PostgreSQL behind PgBouncer (half a minut
 
 soak: ## Kill, stop and cut processes at random on both databases, then check all they did (DURATION=2m, SEED= to replay)
 	$(GO) test -v -count=1 -timeout 0 ./integration/soak -duration $(DURATION) -seed $(SEED)
+
+mutants: ## Break each rule of the protocol and demand that a test goes red (MUTANTS='-run regexp -list -j 2', a quarter of an hour)
+	$(GO) run ./integration/mutants $(MUTANTS)
 
 lint: $(LINT) ## Check style, common bugs and the direction of imports
 	$(LINT) run ./...

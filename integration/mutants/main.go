@@ -5,8 +5,8 @@
 //	go run ./integration/mutants -list        what they are
 //	go run ./integration/mutants -run proof   those whose name matches
 //
-// No file of the tree is touched: the toolchain is given the mutated files in place of the real ones (go help build,
-// -overlay), and so packages that a mutation does not reach come from the build cache.
+// It works on a copy of the tree, in which the toolchain is given the mutated files in place of the real ones (go help
+// build, -overlay): packages that a mutation does not reach come from the build cache.
 package main
 
 import (
@@ -16,12 +16,10 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -55,25 +53,16 @@ func run(ctx context.Context, out io.Writer, pattern string, list bool, jobs int
 		}
 		return nil
 	}
-	root, err := moduleRoot(ctx)
-	if err != nil {
-		return err
-	}
 	dir, err := os.MkdirTemp("", "belay-mutants-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	b := &bench{out: out, tree: tree{root: root}, dir: dir}
-	return b.tryAll(ctx, chosen, jobs)
-}
-
-func moduleRoot(ctx context.Context) (string, error) {
-	file, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
-	if err != nil {
-		return "", fmt.Errorf("go env GOMOD: %w", err)
+	b := &bench{out: out, tree: tree{root: filepath.Join(dir, "tree")}, dir: dir}
+	if err := b.tree.copyFromHere(ctx); err != nil {
+		return fmt.Errorf("copy the tree: %w", err)
 	}
-	return filepath.Dir(strings.TrimSpace(string(file))), nil
+	return b.tryAll(ctx, chosen, jobs)
 }
 
 // bench tries mutations and writes a line about each.
@@ -100,16 +89,26 @@ func (b *bench) tryAll(ctx context.Context, all []mutation, jobs int) error {
 		group.Go(func() error {
 			began := time.Now()
 			caught, err := m.caught(ctx, b.tree.root, overlays[i])
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
 			if err != nil {
 				failures[i] = fmt.Errorf("%s: %w", m.name, err)
-				caught = "NOTHING"
+				caught = "NOT CAUGHT"
 			}
-			fmt.Fprintf(b.out, "%-72s %5.0f s  %s\n", m.name, time.Since(began).Seconds(), caught)
+			b.tell(m.name, began, caught)
 			return nil
 		})
 	}
-	_ = group.Wait() // each failure stands at its place
+	if err := group.Wait(); err != nil {
+		return err
+	}
 	return errors.Join(failures...)
+}
+
+// tell writes a row of the table.
+func (b *bench) tell(name string, began time.Time, caught string) {
+	fmt.Fprintf(b.out, "%-84s %4.0f s  %s\n", name, time.Since(began).Seconds(), caught)
 }
 
 func (b *bench) overlays(all []mutation) ([]string, error) {
@@ -138,6 +137,6 @@ func (b *bench) control(ctx context.Context, all []mutation) error {
 			}
 		}
 	}
-	fmt.Fprintf(b.out, "%-72s %5.0f s  nothing, as it must be\n", "(no mutation)", time.Since(began).Seconds())
+	b.tell("(no mutation)", began, "all green")
 	return nil
 }

@@ -25,11 +25,6 @@ type edit struct {
 	file, old, new string
 }
 
-// tree is the source as it stands.
-type tree struct {
-	root string
-}
-
 // apply returns the files that the mutation changes, as it leaves them.
 func (m mutation) apply(t tree) (map[string]string, error) {
 	changed := map[string]string{}
@@ -91,9 +86,6 @@ func (m mutation) overlay(t tree, dir string) (string, error) {
 
 // caught returns the test that goes red under the mutation. It is an error if none does.
 func (m mutation) caught(ctx context.Context, root, overlay string) (string, error) {
-	if err := build(ctx, root, overlay); err != nil {
-		return "", err
-	}
 	for _, t := range append(slices.Clone(m.noticed), wholeSuite) {
 		if red, err := t.test(ctx, root, overlay); red != "" || err != nil {
 			return red, err

@@ -93,6 +93,14 @@ var ofPostgres = []mutation{
 		noticed: postgres("recovery"),
 	},
 	{
+		name: "postgres: a lease's end is counted from the client's clock",
+		edits: []edit{
+			{postgresLock, "expires_at = belay.now_ms() + $11::bigint\nFROM", "expires_at = $15::bigint + $11::bigint\nFROM"},
+			{postgresLock, "req.Replace.Fence, plan.Format)", "req.Replace.Fence, plan.Format, time.Now().UnixMilli())"},
+		},
+		noticed: in("./integration", "TestAClientsClockPlaysNoPart"),
+	},
+	{
 		name:    "postgres: recovery is in a second transaction",
 		edits:   []edit{{postgresLock, postgresRecovers, "tx.own(commit)\n\t\ttx.own(writing)\n\t\t" + postgresRecovers}},
 		noticed: postgres("recovery"),
@@ -149,13 +157,18 @@ var ofPostgres = []mutation{
 		noticed: postgres("claims|recovery"),
 	},
 	{
-		name: "postgres: bookkeeping that matches no row is no error",
-		edits: []edit{
-			{postgresJournal, "belay.refuse('BY002', 'illegal move of a step')", "''"},
-			{postgresJournal, "belay.refuse('BY002', 'plan is not in flight under this fence')", "''"},
-			{postgresJournal, "belay.refuse('BY002', 'plan is not as the holder knows it')", "''"},
-			{postgresJournal, "belay.refuse('BY002', 'lock was not released')", "''"},
-		},
+		name:    "postgres: the row of a step may move anywhere",
+		edits:   []edit{{postgresJournal, "belay.refuse('BY002', 'illegal move of a step')", "''"}},
+		noticed: postgres("checkpoints|journal"),
+	},
+	{
+		name:    "postgres: a group for a plan that is not in flight is no error",
+		edits:   []edit{{postgresJournal, "belay.refuse('BY002', 'plan is not in flight under this fence')", "''"}},
 		noticed: postgres("checkpoints|journal|moves"),
+	},
+	{
+		name:    "postgres: a move that matches no row is no error",
+		edits:   []edit{{postgresJournal, "belay.refuse('BY002', 'plan is not as the holder knows it')", "''"}},
+		noticed: postgres("moves"),
 	},
 }

@@ -19,7 +19,7 @@ var ofSQLite = []mutation{
 	{
 		name:    "sqlite: the proof is a plain read, before the transaction keeps others out",
 		edits:   []edit{{sqliteTransaction, `"BEGIN IMMEDIATE"`, `"BEGIN"`}},
-		noticed: append(sqlite("checkpoints|breaks|locks"), in("./storage/sqlite", "")...),
+		noticed: append(sqlite("checkpoints|breaks|locks"), in("./storage/sqlite", "TestProcessesTakeTurns")...),
 	},
 	{
 		name:    "sqlite: the proof compares nothing",
