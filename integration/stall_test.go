@@ -118,27 +118,3 @@ func sweepLostAnswers(t *testing.T, cell func(s *site, point string) bool) {
 	t.Helper()
 	sweep(t, func(e edge) bool { return e.checkpoint }, cell)
 }
-
-// SIGTERM stops at the next checkpoint, with a true status and a free lock; the next apply goes on from there.
-func TestATerminatedApplyLeavesATrueStatusAndAFreeLock(t *testing.T) {
-	t.Parallel()
-	onBoth(t, func(t *testing.T, w *world) {
-		s := newSite(w, "step")
-		c := startChild(t, failpoint.BeforeCheckpoint+"#3", s.args("apply")...)
-		if !c.reached() {
-			t.Fatal("never passed")
-		}
-		c.signal(syscall.SIGTERM)
-		if !c.reached() {
-			t.Fatal("the process ended without noticing the signal")
-		}
-		c.order("go")
-		r := c.wait()
-		equal(t, "verdict", r.Verdict, "cancelled")
-		equal(t, "plan", s.query("SELECT status, outcome, fence FROM "+s.table("plan")), "pending|interrupted|NULL")
-		equal(t, "lock", s.query("SELECT holder FROM "+s.table("site_lock")), "NULL")
-		again := startChild(t, "", s.args("apply")...).wait()
-		equal(t, "verdict", again.Verdict, "applied")
-		s.appliedOnce()
-	})
-}
