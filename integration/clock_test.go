@@ -45,6 +45,37 @@ func TestAClientsClockPlaysNoPart(t *testing.T) {
 	}
 }
 
+// Nor does the time zone of a client, or the one that the database's sessions get. G9
+func TestTimeZonesPlayNoPart(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, w *world) {
+		if w.dialect == tenant.Postgres {
+			w.exec("DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET timezone = ''Asia/Kathmandu''', current_database()); END $$")
+		}
+		s := newSite(w, "step")
+		in := func(zone, point string) *child {
+			path, err := testchild()
+			check(t, err)
+			cmd := exec.Command(path, s.args("apply")...)
+			cmd.Env = append(os.Environ(), "TZ="+zone)
+			return start(t, point, cmd)
+		}
+		holder := in("Pacific/Kiritimati", failpoint.BeforeCheckpoint+"#2")
+		if !holder.reached() {
+			t.Fatal("never passed")
+		}
+		if r := in("Pacific/Pago_Pago", "").wait(); !r.Busy {
+			t.Fatalf("a live lease was taken: %+v", r)
+		}
+		holder.kill()
+		s.expire()
+		if r := in("Pacific/Pago_Pago", "").wait(); r.Verdict != "applied" || r.Recovered != 1 {
+			t.Fatalf("a lapsed lease was not taken: %+v", r)
+		}
+		s.appliedOnce()
+	})
+}
+
 // startSkewed starts testchild with a wall clock that is some seconds off.
 func startSkewed(t *testing.T, seconds, point string, args ...string) *child {
 	t.Helper()

@@ -35,10 +35,19 @@ type Entry struct {
 	At    int64  `json:"at"`
 }
 
-// Register adds the actions "ledger.insert" and "file.set". ledger is the path of the outside resource: its value is in
+// Register adds the actions "ledger.insert", "file.set" and "processor.burn", whose value is a duration. ledger is the path of the outside resource: its value is in
 // that file, the calls it saw in ledger + ".calls".
 func Register(actions *engine.Actions, ledger string) {
 	registerLedger(actions)
+	engine.RegisterExternal(actions, "processor.burn", engine.External[Args]{
+		Do: func(_ context.Context, c engine.ActionCall[Args]) error {
+			d, err := time.ParseDuration(c.Args.Value)
+			for end := time.Now().Add(d); time.Now().Before(end); {
+				continue
+			}
+			return err
+		},
+	})
 	file := file{ledger}
 	engine.RegisterExternal(actions, "file.set", engine.External[Args]{
 		Capture: func(context.Context, engine.ActionCall[Args]) ([]byte, error) { return file.read() },
