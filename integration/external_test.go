@@ -222,7 +222,7 @@ func TestAnExternalStepIsIntendedBeforeItsEffect(t *testing.T) {
 	})
 }
 
-// A later failure takes the external effect back within the same run, which is the undo's first attempt. H6
+// A later failure takes the external effect back within the same run, which is the undo's first attempt. G6
 func TestAnExternalStepIsUndoneOnceInAFailedApply(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, w *world) {

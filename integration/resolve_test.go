@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"strings"
 	"sync"
 	"testing"
 
@@ -30,6 +31,7 @@ func TestAPlanThatNeverGetsAnywhereIsQuarantined(t *testing.T) {
 		if n := l.record("change").Plan.Attempts; n != plan.MaxAttempts {
 			t.Fatalf("%d attempts", n)
 		}
+		equal(t, "history", l.history(), strings.TrimSpace(strings.Repeat("claim_apply fail ", plan.MaxAttempts)))
 		// Nothing of it is in place, so it keeps nobody else away.
 		l.came(l.apply(newChange("other", "x")), engine.VerdictApplied, "do:x")
 		l.came(l.applyWith(c, engine.ApplyOptions{Retry: true}), engine.VerdictFailed, "fail:a")
