@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"testing"
@@ -59,6 +60,29 @@ func TestAStepThatOutlastsTheLeaseAndLeavesNoProcessorKeepsTheTenant(t *testing.
 		equal(t, "verdict", holder.wait().Verdict, "applied")
 		equal(t, "ledger", sorted(s.query("SELECT step FROM ledger")), "after\nbefore")
 		equal(t, "fence", s.query("SELECT fence FROM "+s.table("site_lock")), "1")
+	})
+}
+
+// A process that is killed has its tenant until its lease is over, and no longer: whoever waits for one lease and a half, as a
+// command does, gets the tenant then and not before, with a new fence, and history names the dead. G1, G2
+func TestADeadHolderKeepsItsTenantForTheRestOfItsLease(t *testing.T) {
+	t.Parallel()
+	const lease = 3 * time.Second
+	onBoth(t, func(t *testing.T, w *world) {
+		s := newSite(w, "step")
+		args := append(s.args("apply"), "-lease", lease.String(), "-wait", (lease + lease/2).String())
+		dead := startChild(t, numbered(failpoint.BeforeCheckpoint, 2), args...)
+		if !dead.reached() {
+			t.Fatal("never passed")
+		}
+		dead.kill()
+		expiry := s.query("SELECT expires_at FROM " + s.table("site_lock"))
+		if r := startChild(t, "", args...).wait(); r.Verdict != "applied" || r.Recovered != 1 {
+			t.Fatalf("the next process: %+v", r)
+		}
+		equal(t, "recovery", s.query("SELECT fence, status_from, status_to, pid, at > "+expiry+" FROM "+s.table("event")+" WHERE kind = 'recover'"),
+			fmt.Sprintf("2|applying|pending|%d|%s", dead.cmd.Process.Pid, map[tenant.Dialect]string{tenant.Postgres: "true", tenant.SQLite: "1"}[w.dialect]))
+		s.appliedOnce()
 	})
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/belayhq/belay/engine"
 	"github.com/belayhq/belay/internal/postgrestest"
 	"github.com/belayhq/belay/plan"
+	"github.com/belayhq/belay/sitelock"
 )
 
 // mistreated is the cluster to which a whole server's faults are done.
@@ -39,6 +40,7 @@ func TestAServersFaultsHealByThemselves(t *testing.T) {
 		{"an immediate restart", func(t *testing.T, s *postgrestest.Server) { outlived(t, s, func() { s.Restart(t, "immediate") }) }},
 		{"a backend that crashes takes all others with it", crashOfABackend},
 		{"a server that is gone for longer than the leases", goneForLong},
+		{"a server that crashes while dead holders' plans are recovered", crashDuringRecovery},
 		{"backends are terminated at random", terminations},
 		{"a stopped backend", stoppedBackend},
 		{"a stopped backend of the renewals", stoppedRenewal},
@@ -135,13 +137,17 @@ func outlived(t *testing.T, server *postgrestest.Server, breaks func()) {
 
 // crashOfABackend gives 57P02 to whoever is connected, and 57P03 to whoever comes while the server recovers.
 func crashOfABackend(t *testing.T, server *postgrestest.Server) {
-	outlived(t, server, func() {
-		conn, err := pgx.Connect(t.Context(), server.SocketURL("postgres"))
-		check(t, err)
-		check(t, syscall.Kill(int(conn.PgConn().PID()), syscall.SIGKILL))
-		_ = conn.Close(t.Context())
-		up(t, server)
-	})
+	outlived(t, server, func() { crash(t, server) })
+}
+
+// crash kills a backend, so that the server ends all others and recovers.
+func crash(t *testing.T, server *postgrestest.Server) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), server.SocketURL("postgres"))
+	check(t, err)
+	check(t, syscall.Kill(int(conn.PgConn().PID()), syscall.SIGKILL))
+	_ = conn.Close(t.Context())
+	up(t, server)
 }
 
 // up waits until the server takes connections.
@@ -194,6 +200,33 @@ func goneForLong(t *testing.T, server *postgrestest.Server) {
 		}
 	}
 	f.tally(f.applyAll(c, engine.ApplyOptions{LockTimeout: hang}, engine.PoolOptions{}), map[engine.Verdict]int{engine.VerdictApplied: 6})
+	f.appliedOnce()
+}
+
+// crashDuringRecovery befalls those who heal what dead holders left in flight: no plan is left behind, and no step is done twice.
+func crashDuringRecovery(t *testing.T, server *postgrestest.Server) {
+	const tenants = 24
+	claimed := make(chan none, 10*tenants)
+	f := newFleet(newWorldAt(t, server.URL(t)), tenants, engine.Config{Observe: func(p engine.Progress) {
+		if p.Kind == engine.KindClaimed {
+			claimed <- none{}
+		}
+	}})
+	c, directory := oneByOne(newChange("change", "a b")), newDirectory(t)
+	for i, one := range f.tenants {
+		abandon(t, directory, one, c, sitelock.Process{Host: "web", PID: 1}, i%2)
+		f.worlds[i].expire()
+	}
+	var got results
+	wait := later(t, func() error {
+		return f.engine.ApplyAll(t.Context(), f.all(), c, engine.ApplyOptions{LockTimeout: hang}, engine.PoolOptions{Workers: 4}, got.add)
+	})
+	for range tenants / 4 {
+		receive(t, "a claim", claimed)
+	}
+	crash(t, server)
+	check(t, wait())
+	f.tally(&got, map[engine.Verdict]int{engine.VerdictApplied: tenants})
 	f.appliedOnce()
 }
 

@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/belayhq/belay/internal/hosttool"
@@ -22,21 +23,29 @@ func ownServer(t *testing.T) *postgrestest.Server {
 	return server
 }
 
-// Behind a pooler in transaction mode every transaction may run in another session, and prepared statements are lost.
+// Behind a pooler in transaction mode every transaction may run in another session, and prepared statements are lost. There are
+// two poolers: of two processes that work on a tenant each comes by one of its own. G1
 func TestPostgresBehindAPoolerKeepsTheContract(t *testing.T) {
 	t.Parallel()
-	pooler, err := postgrestest.NewPooler(hosttool.Path(t, "pgbouncer", "pgbouncer"), ownServer(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	storagetest.Run(t, func(t *testing.T) storagetest.Harness {
-		url := ownServer(t).URL(t)
-		pooled, err := pooler.URL(url)
+	var poolers [2]*postgrestest.Pooler
+	for i := range poolers {
+		pooler, err := postgrestest.NewPooler(hosttool.Path(t, "pgbouncer", "pgbouncer"), ownServer(t))
 		if err != nil {
 			t.Fatal(err)
 		}
+		poolers[i] = pooler
+	}
+	storagetest.Run(t, func(t *testing.T) storagetest.Harness {
+		url := ownServer(t).URL(t)
+		var opened atomic.Uint64
 		h := harness(t, url)
-		h.Open = func(t *testing.T) storage.Database { return open(t, pooled) }
+		h.Open = func(t *testing.T) storage.Database {
+			pooled, err := poolers[opened.Add(1)%2].URL(url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return open(t, pooled)
+		}
 		return h
 	})
 }
