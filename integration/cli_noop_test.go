@@ -19,7 +19,7 @@ const (
 )
 
 // A change that ten thousand tenants have is found out in a few seconds, with a number of transactions that grows with the
-// thousands and not with the tenants.
+// thousands and not with the tenants. G10
 func TestAnApplyThatTenThousandTenantsHaveCostsAFewQueriesForEachThousand(t *testing.T) {
 	t.Parallel()
 	f := newCLIFleet(t, postgresSchemas)

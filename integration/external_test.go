@@ -361,7 +361,7 @@ func TestAnEffectThatDidNotHappenIsSettled(t *testing.T) {
 }
 
 // After a take-over the former holder's call may still be under way: the new holder lets its time run out, unless the
-// resource itself shuts out lower fences.
+// resource itself shuts out lower fences. G5
 func TestANewHolderWaitsOutTheFormerHoldersCall(t *testing.T) {
 	t.Parallel()
 	for _, checked := range []bool{false, true} {

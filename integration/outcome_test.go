@@ -135,7 +135,7 @@ func TestVerifyRepeatsTheQueriesWithoutALock(t *testing.T) {
 	})
 }
 
-// Until someone decides what becomes of it, a partial plan keeps others off its tenant.
+// Until someone decides what becomes of it, a partial plan keeps others off its tenant. G3
 func TestAPartialPlanBlocksOthers(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, w *world) {
@@ -241,7 +241,7 @@ func TestAPartialPlanTakesAnEditOfStepsNotInPlace(t *testing.T) {
 	})
 }
 
-// No way back is said before anything is done, in both directions.
+// No way back is said before anything is done, in both directions. G6
 func TestNoWayBackIsSaidBeforeAnythingIsTouched(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, w *world) {

@@ -122,7 +122,7 @@ func TestARollbackOfAPartialPlanUndoesWhatIsInPlace(t *testing.T) {
 	})
 }
 
-// An undo that failed is tried again by the next rollback, which goes on from there.
+// An undo that failed is tried again by the next rollback, which goes on from there. G6
 func TestAFailedUndoIsGoneOnWithByTheNextRollback(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, w *world) {
@@ -267,7 +267,7 @@ func TestAFailedGroupIsTriedOneStepAtATime(t *testing.T) {
 	equal(t, "people", l.query("SELECT id, mood::text FROM person"), "1|glad")
 }
 
-// Building a table anew with foreign keys on would silently delete the rows that refer to it.
+// Building a table anew with foreign keys on would silently delete the rows that refer to it. G6
 func TestATableIsBuiltAnewUnderForeignKeys(t *testing.T) {
 	t.Parallel()
 	l := newLab(newWorld(t, tenant.SQLite), engine.Config{})

@@ -9,7 +9,7 @@ import (
 
 // A holder that is stopped for longer than its lease, is taken over, and wakes up: whatever it was about to do, nothing of
 // it takes effect, and it says that it lost the lock. With a transaction open nobody takes over before the database has ended
-// it: that is TestAnOpenCheckpointKeepsEveryTakeOverOut. G1
+// it: that is TestAnOpenCheckpointKeepsEveryTakeOverOut. G1, G9
 func TestAStalledHolderWritesNothingAfterATakeOver(t *testing.T) {
 	t.Parallel()
 	for _, op := range []string{"apply", "rollback"} {

@@ -98,7 +98,7 @@ func imagedChange(action string) *plan.Change {
 }
 
 // Without the image that an undo needs, whether it is damaged or gone, a rollback is refused before it touches anything. The
-// undo never guesses.
+// undo never guesses. G6
 func TestARollbackWithoutItsBeforeImageTouchesNothing(t *testing.T) {
 	t.Parallel()
 	for _, action := range []string{"inside", "outside"} {

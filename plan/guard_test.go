@@ -34,6 +34,7 @@ func (r refusals) check(t *testing.T, d tenant.Dialect) {
 	}
 }
 
+// G8
 func TestWhatAPostgresScriptMayNotDo(t *testing.T) {
 	t.Parallel()
 	one := func(s string) []string { return []string{s} }
@@ -145,6 +146,7 @@ func TestWhatAPostgresScriptMayNotDo(t *testing.T) {
 	}.check(t, tenant.Postgres)
 }
 
+// G8
 func TestWhatASQLiteScriptMayNotDo(t *testing.T) {
 	t.Parallel()
 	one := func(s string) []string { return []string{s} }

@@ -50,6 +50,7 @@ rolling_back  resolve_applied    -  -  -  -  -
 rolling_back  resolve_rolled_back -  -  -  -  -
 `
 
+// G3
 func TestEveryStatusAndEvent(t *testing.T) {
 	t.Parallel()
 	short := map[string]Status{"-": "", "P": Pending, "a": Applying, "A": Applied, "r": RollingBack}
@@ -138,6 +139,7 @@ func TestEveryMoveOfAStep(t *testing.T) {
 	}
 }
 
+// G3
 func TestAPlanIsPartialWhereItsJournalContradictsItsStatus(t *testing.T) {
 	t.Parallel()
 	const total = 3

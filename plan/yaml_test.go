@@ -144,6 +144,7 @@ func TestWhatIsWrongWithAChangeIsSaidWhereItStands(t *testing.T) {
 	}
 }
 
+// G10
 func TestAChangeHasATenThousandStepsAtMost(t *testing.T) {
 	t.Parallel()
 	var steps strings.Builder

@@ -79,6 +79,7 @@ func TestTrustEndsBeforeTheLeaseWhenTheDatabaseIsGone(t *testing.T) {
 	}
 }
 
+// G9
 func TestTrustCountsFromTheSendingNotFromTheAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

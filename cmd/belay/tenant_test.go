@@ -188,6 +188,7 @@ func TestSelectionsThatCannotBeMeantAreRefused(t *testing.T) {
 	contains(t, w.ok("status").stdout, "2 tenants without one")
 }
 
+// G10
 func TestTenantsComeInPages(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

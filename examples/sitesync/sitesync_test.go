@@ -79,6 +79,7 @@ func TestUndoRestoresRowsAndManifestByteForByte(t *testing.T) {
 	w.unchanged(t, first)
 }
 
+// G6
 func TestUndoRefusesToOverwriteWhatWasEditedSince(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).withSite(t)
@@ -199,6 +200,7 @@ func TestTwoSyncsOfOneSiteDoTheWorkOnce(t *testing.T) {
 	w.synced(t)
 }
 
+// G2
 func TestAKilledProcessIsHealedByTheNext(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -82,6 +82,7 @@ func TestACommitWhoseAnswerIsLostIsUnknown(t *testing.T) {
 	}
 }
 
+// G7
 func TestASessionEndedBeforeCommitLeavesNothingAndIsNotUnknown(t *testing.T) {
 	t.Parallel()
 	url := postgrestest.URL(t)
@@ -170,6 +171,7 @@ func TestPreparedStatementsLostBehindAnActionAskForAnotherTry(t *testing.T) {
 	}
 }
 
+// G8
 func TestAStepLeavesNothingInItsSession(t *testing.T) {
 	t.Parallel()
 	url := postgrestest.URL(t)

@@ -76,7 +76,7 @@ func TestAnOpenCheckpointKeepsEveryTakeOverOut(t *testing.T) {
 }
 
 // Any change of custody, by whatever statement, waits for an open proof, because the fence is part of a unique key that
-// the proof's row lock covers. Without site_lock_fence_key this update would go through.
+// the proof's row lock covers. Without site_lock_fence_key this update would go through. G1
 func TestTheProofLocksTheFenceItself(t *testing.T) {
 	t.Parallel()
 	url := postgrestest.URL(t)

@@ -85,7 +85,7 @@ func TestASteppedOutStatementIsNamed(t *testing.T) {
 	}
 }
 
-// TestBelaysTablesAreOutOfReach tries every way that leads to them. Some SQLite itself refuses.
+// TestBelaysTablesAreOutOfReach tries every way that leads to them. Some SQLite itself refuses. G8
 func TestBelaysTablesAreOutOfReach(t *testing.T) {
 	t.Parallel()
 	const plain = "belay_plan"
@@ -129,6 +129,7 @@ func TestBelaysTablesAreOutOfReach(t *testing.T) {
 	}
 }
 
+// G8
 func TestNothingMadeByAStepReachesBelaysTables(t *testing.T) {
 	t.Parallel()
 	for name, statements := range map[string][]string{

@@ -161,6 +161,7 @@ func TestACheckpointExtendsTheLease(t *testing.T) {
 	}
 }
 
+// G10
 func TestABudgetBindsAGroupOfSeveralSteps(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
