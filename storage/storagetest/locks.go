@@ -58,19 +58,23 @@ var locks = []test{
 		}
 	}},
 	{"a live lock is refused to anyone else, and nothing changes", func(t *testing.T, d *database) {
-		s := d.site(t)
-		s.begin(t, apply(change("0001-first", 1)))
+		older, second := change("0000-older", 1), change("0002-second", 1)
 		// Only a change's text, kept under its digest, may be stored before it is known who gets the lock.
-		second := change("0002-second", 1)
-		if err := s.db.PutChange(t.Context(), second); err != nil {
+		if err := d.db.PutChange(t.Context(), second); err != nil {
 			t.Fatal(err)
 		}
-		s.unchanged(t, func() {
-			_, err := s.db.Acquire(t.Context(), s.request(apply(second)))
-			if !errors.Is(err, sitelock.ErrRefused) {
-				t.Errorf("got %v, want ErrRefused", err)
+		for _, holders := range []*sitelock.Claim{apply(change("0001-first", 1)), nil} {
+			s := d.site(t)
+			s.applied(t, older)
+			s.acquire(t, holders)
+			for _, claim := range []*sitelock.Claim{apply(second), rollback(older), nil} {
+				s.unchanged(t, func() {
+					if _, err := s.db.Acquire(t.Context(), s.request(claim)); !errors.Is(err, sitelock.ErrRefused) {
+						t.Errorf("got %v, want ErrRefused", err)
+					}
+				})
 			}
-		})
+		}
 	}},
 	{"a lapsed lock is taken over, and its former holder cannot release it", func(t *testing.T, d *database) {
 		s := d.site(t)
