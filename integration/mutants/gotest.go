@@ -23,8 +23,8 @@ var wholeSuite = target{packages: "./..."}
 func (t target) String() string { return strings.TrimSpace(t.packages + " " + t.tests) }
 
 // timeout bounds one go test. A mutation may well leave a test waiting for ever, and that is red too.
-func (t target) timeout() time.Duration {
-	if t == wholeSuite {
+func (t target) timeout(overlay string) time.Duration {
+	if t == wholeSuite || overlay == "" {
 		return 15 * time.Minute
 	}
 	return 3 * time.Minute
@@ -32,7 +32,7 @@ func (t target) timeout() time.Duration {
 
 // test runs the target, mutated if overlay names a file, and returns the first test that goes red; empty if none does.
 func (t target) test(ctx context.Context, root, overlay string) (red string, err error) {
-	args := []string{"test", "-json", "-vet=off", "-failfast", "-timeout", t.timeout().String(), "-run", t.tests}
+	args := []string{"test", "-json", "-vet=off", "-failfast", "-timeout", t.timeout(overlay).String(), "-run", t.tests}
 	cmd := command(ctx, root, overlay, append(args, strings.Fields(t.packages)...)...)
 	output, err := cmd.Output()
 	if ctx.Err() != nil {

@@ -15,11 +15,13 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -119,22 +121,25 @@ func (b *bench) overlays(all []mutation) ([]string, error) {
 	return paths, errors.Join(stale...)
 }
 
+// control runs the tests of all mutations that are in the same packages at once.
 func (b *bench) control(ctx context.Context, all []mutation) error {
 	began := time.Now()
-	tried := map[target]bool{}
+	tests := map[string][]string{}
 	for _, m := range all {
 		for _, t := range m.noticed {
-			if tried[t] {
-				continue
+			if !slices.Contains(tests[t.packages], t.tests) {
+				tests[t.packages] = append(tests[t.packages], t.tests)
 			}
-			tried[t] = true
-			red, err := t.test(ctx, b.tree.root, "")
-			if err == nil && red != "" {
-				err = fmt.Errorf("red without any mutation: %s", red)
-			}
-			if err != nil {
-				return fmt.Errorf("%s: %w", t, err)
-			}
+		}
+	}
+	for _, packages := range slices.Sorted(maps.Keys(tests)) {
+		t := target{packages, strings.Join(tests[packages], "|")}
+		red, err := t.test(ctx, b.tree.root, "")
+		if err == nil && red != "" {
+			err = fmt.Errorf("red without any mutation: %s", red)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", t, err)
 		}
 	}
 	b.tell("(no mutation)", began, "all green")

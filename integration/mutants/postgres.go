@@ -60,6 +60,18 @@ var ofPostgres = []mutation{
 		noticed: postgres("fences"),
 	},
 	{
+		name:    "postgres: a lock that changes hands keeps its fence",
+		edits:   []edit{{postgresLock, "THEN l.fence ELSE l.fence + 1 END", "THEN l.fence ELSE GREATEST(l.fence, 1) END"}},
+		noticed: postgres("locks"),
+	},
+	{
+		name: "postgres: a live lock may be taken",
+		edits: []edit{{
+			postgresLock, "(l.holder = $3::uuid OR (NOT ` + live + ` AND $12::uuid IS NULL)", "(l.holder = $3::uuid OR $12::uuid IS NULL",
+		}},
+		noticed: postgres("locks"),
+	},
+	{
 		name:    "postgres: recovery goes on behind a refused take",
 		edits:   []edit{{postgresClaim, "l.holder = $2::uuid AND ` + inFlight", "$2::uuid IS NOT NULL AND ` + inFlight"}},
 		noticed: postgres("locks|recovery"),

@@ -46,6 +46,16 @@ var ofSQLite = []mutation{
 		noticed: sqlite("fences"),
 	},
 	{
+		name:    "sqlite: a lock that changes hands keeps its fence",
+		edits:   []edit{{sqliteLock, "fence = fence + (holder IS NOT ?3)", "fence = fence + (holder IS NOT ?3) * 0"}},
+		noticed: sqlite("locks"),
+	},
+	{
+		name:    "sqlite: a live lock may be taken",
+		edits:   []edit{{sqliteLock, "(holder = ?10 OR NOT ` + live + `)", "(holder = ?10 OR true)"}},
+		noticed: sqlite("locks"),
+	},
+	{
 		name: "sqlite: recovery and claim go on behind a refused take",
 		edits: []edit{{
 			sqliteLock, "grant, err := t.take(ctx, before, req)\n\tif err != nil {",
@@ -115,6 +125,11 @@ var ofSQLite = []mutation{
 		name:    "sqlite: an undo in doubt counts as in place",
 		edits:   []edit{{sqliteClaim, "AND j.state = 'done')", "AND j.state IN ('done', 'undo_intent'))"}},
 		noticed: sqlite("claims|recovery"),
+	},
+	{
+		name:    "sqlite: a group for a plan that is not in flight is no error",
+		edits:   []edit{{sqliteCheckpoint, "if p.Fence != held.Fence {", "if p.ID == \"\" {"}},
+		noticed: sqlite("checkpoints|journal|moves"),
 	},
 	{
 		name:    "sqlite: a move that matches no row is no error",
