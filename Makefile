@@ -24,7 +24,7 @@ test: ## Run all tests, on SQLite and on a real PostgreSQL
 # Its two connections to a database are too few for tests that need more transactions open at once.
 test-pooler: ## Run the crash tests on PostgreSQL behind PgBouncer (half a minute)
 	BELAY_TEST_POOLER=1 $(GO) test -race -shuffle=on -parallel 6 -timeout 5m ./integration \
-		-run '^Test(AProcessKilledAtAnyEdge|AnAbandonedApply|AStalledHolder|ABrokenHolder|AnUnknownCommit|ATerminatedApply|ACascadeSurvives|APartialPlan)'
+		-run '^Test(AProcessKilledAtAnyEdge|AnAbandonedApply|AStalledHolder|ABrokenHolder|AnUnknownCommit|ATerminatedApply|ACascadeSurvives|APartialPlan|SixteenProcessesStart)'
 
 soak: ## Kill, stop and cut processes at random on both databases, then check all they did (DURATION=2m, SEED= to replay)
 	$(GO) test -v -count=1 -timeout 0 ./integration/soak -duration $(DURATION) -seed $(SEED)

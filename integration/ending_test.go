@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/rs/zerolog"
 
 	"github.com/belayhq/belay/engine"
 	"github.com/belayhq/belay/plan"
@@ -101,6 +102,58 @@ func TestAResolveWhoseAnswerIsLostLooksWhatBecameOfIt(t *testing.T) {
 			})
 		})
 	}
+}
+
+// unreleased is a directory whose stores do not release locks.
+type unreleased struct{ engine.Directory }
+
+type unreleasedStore struct{ engine.Store }
+
+var errNoRelease = errors.New("the release never arrived")
+
+func (u unreleased) Open(ctx context.Context, t tenant.Tenant) (engine.Store, func(), error) {
+	store, done, err := u.Directory.Open(ctx, t)
+	return unreleasedStore{store}, done, err
+}
+
+func (unreleasedStore) Release(context.Context, sitelock.Held) error { return errNoRelease }
+
+// An operation whose lock cannot be released has not failed: it says what it did, the log says that the lock is left, and that
+// lapses by itself. G2
+func TestALockThatIsNotReleasedIsAWarning(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, w *world) {
+		c, actions, between, within := gatedChange(t)
+		within.open()
+		waiting, log := make(chan none, 10), &output{}
+		l := newLab(w, engine.Config{Actions: actions})
+		other := newEngine(t, unreleased{l.directory}, engine.Config{Actions: actions, Log: zerolog.New(log), Observe: func(p engine.Progress) {
+			if p.Kind == engine.KindWaiting {
+				waiting <- none{}
+			}
+		}})
+		holder := later(t, func() engine.Result { return l.apply(c) })
+		between.wait(1)
+		waiter := later(t, func() engine.Result {
+			r, _ := other.Apply(t.Context(), l.tenant, c, engine.ApplyOptions{LockTimeout: hang})
+			return r
+		})
+		receive(t, "the waiter", waiting)
+		between.open()
+		if r := holder(); r.Verdict != engine.VerdictApplied {
+			t.Fatalf("%s: %v", r.Verdict, r.Err)
+		}
+		if r := waiter(); r.Verdict != engine.VerdictAlreadyApplied || r.Err != nil {
+			t.Fatalf("%s: %v", r.Verdict, r.Err)
+		}
+		contains(t, "log", log.String(), `"level":"warn"`)
+		contains(t, "log", log.String(), errNoRelease.Error())
+		if state := l.lock(); !state.Live {
+			t.Fatalf("the lock was released: %+v", state)
+		}
+		l.expire()
+		l.came(l.apply(newChange("next", "z")), engine.VerdictApplied, "do:a do:o do:x do:b do:z")
+	})
 }
 
 // An engine that is closed asks no database any more, not even what became of a commit.

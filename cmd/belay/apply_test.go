@@ -192,6 +192,7 @@ func TestAnIrreversibleStepNeedsAWord(t *testing.T) {
 		"change.yaml": "version: 1\nid: 0009-purge\nsteps:\n  - id: purge\n    sql: { up: up.sql }\n    undo: { irreversible: the rows are gone }\n",
 		"up.sql":      "CREATE TABLE purged (id integer);",
 	})
+	contains(t, w.ok("change", "show", path).stdout, "irreversible: the rows are gone")
 	r := w.want(exitRefused, "apply", path, "--all", "-y")
 	contains(t, r.stderr, "the rows are gone", "--allow-irreversible")
 	w.ok("apply", path, "--all", "-y", "--allow-irreversible")
