@@ -156,6 +156,14 @@ var ofPostgres = []mutation{
 		noticed: in("./storage/postgres", "TestTheIsolationLevel"),
 	},
 	{
+		name: "postgres: a commit is as durable as the role has it",
+		edits: []edit{{
+			postgresTransaction, "WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true)`",
+			"WHEN '' THEN '' ELSE pg_catalog.current_setting('synchronous_commit') END, true)`",
+		}},
+		noticed: in("./storage/postgres", "TestACommitIsDurable"),
+	},
+	{
 		name: "postgres: a step that is run again replaces its before-image",
 		edits: []edit{{
 			postgresJournal, "ON CONFLICT (tenant_id, plan_id, ordinal, part) DO NOTHING",

@@ -114,6 +114,11 @@ var ofSQLite = []mutation{
 		noticed: sqlite("claims"),
 	},
 	{
+		name:    "sqlite: a commit is not flushed",
+		edits:   []edit{{"storage/sqlite/driver.go", "\"_synchronous\":  {\"FULL\"}", "\"_synchronous\":  {\"NORMAL\"}"}},
+		noticed: in("./storage/sqlite", "TestAConnectionHasItsPragmas"),
+	},
+	{
 		name: "sqlite: a step that is run again replaces its before-image",
 		edits: []edit{{
 			sqliteJournal, "ON CONFLICT (tenant_id, plan_id, ordinal, part) DO NOTHING",
