@@ -41,7 +41,11 @@ func (t target) test(ctx context.Context, root, overlay string) (red string, err
 	if _, failed := errors.AsType[*exec.ExitError](err); err != nil && !failed {
 		return "", err
 	}
-	red, ran, readErr := read(output)
+	depth := 0
+	if overlay != "" {
+		depth = strings.Count(t.tests, "/")
+	}
+	red, ran, readErr := read(output, depth)
 	switch {
 	case readErr != nil:
 		return "", readErr
@@ -58,8 +62,9 @@ type event struct {
 	Action, Package, Test string
 }
 
-// read returns the first test that failed, the innermost one, and whether any ran.
-func read(output []byte) (red string, ran bool, err error) {
+// read returns the first test that failed, the innermost one, and whether any ran that is as deep as what was asked for: the
+// tests around it run also if it does not exist.
+func read(output []byte, depth int) (red string, ran bool, err error) {
 	var failed []event
 	lines := json.NewDecoder(bytes.NewReader(output))
 	for lines.More() {
@@ -71,7 +76,7 @@ func read(output []byte) (red string, ran bool, err error) {
 		case "build-fail":
 			return "", false, fmt.Errorf("does not compile, and so breaks no rule:\n%s", output)
 		case "run":
-			ran = true
+			ran = ran || strings.Count(e.Test, "/") >= depth
 		case "fail":
 			failed = append(failed, e)
 		}

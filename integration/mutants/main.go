@@ -84,6 +84,7 @@ func (b *bench) tryAll(ctx context.Context, all []mutation, jobs int) error {
 	if err := b.control(ctx, all); err != nil {
 		return err
 	}
+	began := time.Now()
 	failures := make([]error, len(all))
 	var group errgroup.Group
 	group.SetLimit(jobs)
@@ -105,7 +106,9 @@ func (b *bench) tryAll(ctx context.Context, all []mutation, jobs int) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	return errors.Join(failures...)
+	survived := slices.DeleteFunc(failures, func(err error) bool { return err == nil })
+	b.tell("(all)", began, fmt.Sprintf("%d of %d caught", len(all)-len(survived), len(all)))
+	return errors.Join(survived...)
 }
 
 // tell writes a row of the table.

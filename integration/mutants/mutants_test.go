@@ -58,18 +58,20 @@ func TestTheInnermostTestThatFailedIsNamed(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		lines string
+		depth int
 		red   string
 		ran   bool
 		fails bool
 	}{
-		{`{"Action":"run","Test":"A"}{"Action":"pass","Test":"A"}{"Action":"pass"}`, "", true, false},
-		{`{"Action":"pass"}`, "", false, false},
-		{`{"Action":"run","Test":"A/b"}{"Action":"fail","Test":"A"}{"Action":"fail","Test":"A/b"}{"Action":"fail"}`, "A/b", true, false},
-		{`{"Action":"run","Test":"A"}{"Action":"fail","Package":"p"}`, "p", true, false},
-		{`{"Action":"build-fail"}{"Action":"fail","Package":"p"}`, "", false, true},
-		{`not JSON`, "", false, true},
+		{`{"Action":"run","Test":"A"}{"Action":"pass","Test":"A"}{"Action":"pass"}`, 0, "", true, false},
+		{`{"Action":"run","Test":"A"}{"Action":"pass","Test":"A"}{"Action":"pass"}`, 1, "", false, false},
+		{`{"Action":"pass"}`, 0, "", false, false},
+		{`{"Action":"run","Test":"A/b"}{"Action":"fail","Test":"A"}{"Action":"fail","Test":"A/b"}{"Action":"fail"}`, 0, "A/b", true, false},
+		{`{"Action":"run","Test":"A"}{"Action":"fail","Package":"p"}`, 0, "p", true, false},
+		{`{"Action":"build-fail"}{"Action":"fail","Package":"p"}`, 0, "", false, true},
+		{`not JSON`, 0, "", false, true},
 	} {
-		red, ran, err := read([]byte(test.lines))
+		red, ran, err := read([]byte(test.lines), test.depth)
 		if red != test.red || ran != test.ran || (err != nil) != test.fails {
 			t.Errorf("%s: got %q, %v, %v", test.lines, red, ran, err)
 		}

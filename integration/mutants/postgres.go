@@ -1,5 +1,7 @@
 package main
 
+import "strings"
+
 const (
 	postgresTables      = "migrations/postgres/0001_init.sql"
 	postgresLock        = "storage/postgres/lock.go"
@@ -9,9 +11,9 @@ const (
 	postgresTransaction = "storage/postgres/transaction.go"
 )
 
-// postgres is a group of the suite on PostgreSQL.
-func postgres(groups string) []target {
-	return in("./storage/postgres", "TestPostgresKeepsTheContract/^("+groups+")$")
+// postgres names a group of the suite on PostgreSQL, or one of its sentences.
+func postgres(group string, sentence ...string) []target {
+	return in("./storage/postgres", strings.Join(append([]string{"TestPostgresKeepsTheContract", "^(" + group + ")$"}, sentence...), "/"))
 }
 
 const (
@@ -28,7 +30,7 @@ var ofPostgres = []mutation{
 	{
 		name:    "postgres: the proof does not raise",
 		edits:   []edit{{postgresCheckpoint, "THEN belay.refuse('BY001', 'lock lost') END", "THEN 'lock lost' END"}},
-		noticed: postgres("fences"),
+		noticed: postgres("fences", "^Checkpoint of sql steps$"),
 	},
 	{
 		name: "postgres: the fence is part of no unique key",
@@ -44,12 +46,12 @@ var ofPostgres = []mutation{
 	{
 		name:    "postgres: a claim under a lease already held proves nothing",
 		edits:   []edit{{postgresClaim, postgresProof, "\n"}},
-		noticed: postgres("fences"),
+		noticed: postgres("fences", "^Claim of an apply$"),
 	},
 	{
 		name:    "postgres: a checkpoint proves nothing",
 		edits:   []edit{{postgresCheckpoint, postgresProof, "\n"}},
-		noticed: postgres("fences"),
+		noticed: postgres("fences", "^Checkpoint of sql steps$"),
 	},
 	{
 		name: "postgres: the finish of a plan asks for no fence",
@@ -57,36 +59,36 @@ var ofPostgres = []mutation{
 			{postgresCheckpoint, postgresProof, "if group.Move == nil {\n" + postgresProof + "}\n"},
 			{postgresJournal, "ELSE p.fence = $3::bigint END", "ELSE $3::bigint IS NOT NULL END"},
 		},
-		noticed: postgres("fences"),
+		noticed: postgres("fences", "^Checkpoint of a move$"),
 	},
 	{
 		name:    "postgres: a lock that changes hands keeps its fence",
 		edits:   []edit{{postgresLock, "THEN l.fence ELSE l.fence + 1 END", "THEN l.fence ELSE GREATEST(l.fence, 1) END"}},
-		noticed: postgres("locks"),
+		noticed: postgres("locks", "a lapsed lock is taken over"),
 	},
 	{
 		name: "postgres: a live lock may be taken",
 		edits: []edit{{
 			postgresLock, "(l.holder = $3::uuid OR (NOT ` + live + ` AND $12::uuid IS NULL)", "(l.holder = $3::uuid OR $12::uuid IS NULL",
 		}},
-		noticed: postgres("locks"),
+		noticed: postgres("locks", "a live lock is refused to anyone else"),
 	},
 	{
 		name:    "postgres: recovery goes on behind a refused take",
 		edits:   []edit{{postgresClaim, "l.holder = $2::uuid AND ` + inFlight", "$2::uuid IS NOT NULL AND ` + inFlight"}},
-		noticed: postgres("locks|recovery"),
+		noticed: postgres("locks", "a live lock is refused to anyone else"),
 	},
 	{
 		name:    "postgres: the claim of an apply goes on behind a refused take",
 		edits:   []edit{{postgresClaim, "l.holder = $2::uuid AND ` + noOther", "$2::uuid IS NOT NULL AND ` + noOther"}},
-		noticed: postgres("locks|claims"),
+		noticed: postgres("locks", "a live lock is refused to anyone else"),
 	},
 	{
 		name: "postgres: the claim of a rollback goes on behind a refused take",
 		edits: []edit{{
 			postgresClaim, "l.holder = $2::uuid\n        AND p.tenant_id", "$2::uuid IS NOT NULL\n        AND p.tenant_id",
 		}},
-		noticed: postgres("locks|claims"),
+		noticed: postgres("locks", "a live lock is refused to anyone else"),
 	},
 	{
 		// One statement has one snapshot: it cannot claim what it has just recovered.
@@ -123,7 +125,7 @@ var ofPostgres = []mutation{
 			postgresLock, "const releaseLockSQL = `",
 			"const releaseLockSQL = `DELETE FROM belay.site_lock WHERE tenant_id = $1::uuid AND holder = $2::uuid AND fence = $3::bigint RETURNING 1`\n\nconst _ = `",
 		}},
-		noticed: postgres("locks"),
+		noticed: postgres("locks", "a release frees the lock and keeps the fence"),
 	},
 	{
 		name:    "postgres: a break recovers nothing",

@@ -1,5 +1,7 @@
 package main
 
+import "strings"
+
 const (
 	sqliteLock        = "storage/sqlite/lock.go"
 	sqliteClaim       = "storage/sqlite/claim.go"
@@ -8,9 +10,9 @@ const (
 	sqliteTransaction = "storage/sqlite/transaction.go"
 )
 
-// sqlite is a group of the suite on SQLite.
-func sqlite(groups string) []target {
-	return in("./storage/sqlite", "TestSQLiteKeepsTheContract/^("+groups+")$")
+// sqlite names a group of the suite on SQLite, or one of its sentences.
+func sqlite(group string, sentence ...string) []target {
+	return in("./storage/sqlite", strings.Join(append([]string{"TestSQLiteKeepsTheContract", "^(" + group + ")$"}, sentence...), "/"))
 }
 
 const sqliteProof = "l, err := t.prove(own, held)\n"
@@ -24,17 +26,17 @@ var ofSQLite = []mutation{
 	{
 		name:    "sqlite: the proof compares nothing",
 		edits:   []edit{{sqliteLock, "if !l.heldBy(held) {", "if !l.exists {"}},
-		noticed: sqlite("fences"),
+		noticed: sqlite("fences", "^Checkpoint of sql steps$"),
 	},
 	{
 		name:    "sqlite: a claim under a lease already held proves nothing",
 		edits:   []edit{{sqliteClaim, "l, err := t.prove(ctx, held)\n", "l, err := t.lock(ctx, held.Tenant)\n"}},
-		noticed: sqlite("fences"),
+		noticed: sqlite("fences", "^Claim of an apply$"),
 	},
 	{
 		name:    "sqlite: a checkpoint proves nothing",
 		edits:   []edit{{sqliteCheckpoint, sqliteProof, "l, err := t.lock(own, held.Tenant)\n"}},
-		noticed: sqlite("fences"),
+		noticed: sqlite("fences", "^Checkpoint of sql steps$"),
 	},
 	{
 		name: "sqlite: the finish of a plan asks for no fence",
@@ -43,17 +45,17 @@ var ofSQLite = []mutation{
 			{sqliteCheckpoint, "if p.Fence != held.Fence {", "if m == nil && p.Fence != held.Fence {"},
 			{sqliteJournal, "AND fence IS ?11", "AND (fence IS ?11 OR true)"},
 		},
-		noticed: sqlite("fences"),
+		noticed: sqlite("fences", "^Checkpoint of a move$"),
 	},
 	{
 		name:    "sqlite: a lock that changes hands keeps its fence",
 		edits:   []edit{{sqliteLock, "fence = fence + (holder IS NOT ?3)", "fence = fence + (holder IS NOT ?3) * 0"}},
-		noticed: sqlite("locks"),
+		noticed: sqlite("locks", "a lapsed lock is taken over"),
 	},
 	{
 		name:    "sqlite: a live lock may be taken",
 		edits:   []edit{{sqliteLock, "(holder = ?10 OR NOT ` + live + `)", "(holder = ?10 OR true)"}},
-		noticed: sqlite("locks"),
+		noticed: sqlite("locks", "a live lock is refused to anyone else"),
 	},
 	{
 		name: "sqlite: recovery and claim go on behind a refused take",
@@ -61,7 +63,7 @@ var ofSQLite = []mutation{
 			sqliteLock, "grant, err := t.take(ctx, before, req)\n\tif err != nil {",
 			"grant, err := t.take(ctx, before, req)\n\tif err != nil && !errors.Is(err, sitelock.ErrRefused) {",
 		}},
-		noticed: sqlite("locks"),
+		noticed: sqlite("locks", "a live lock is refused to anyone else"),
 	},
 	{
 		name: "sqlite: recovery is in a second transaction",
@@ -82,7 +84,7 @@ var ofSQLite = []mutation{
 			sqliteLock, "const releaseLockSQL = `",
 			"const releaseLockSQL = `DELETE FROM belay_site_lock WHERE tenant_id = ? AND holder = ? AND fence = ?`\n\nconst _ = `",
 		}},
-		noticed: sqlite("locks"),
+		noticed: sqlite("locks", "a release frees the lock and keeps the fence"),
 	},
 	{
 		name:    "sqlite: a break recovers nothing",
