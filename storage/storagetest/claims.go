@@ -187,6 +187,17 @@ var claims = []test{
 		s.begin(t, rollback(first)).succeed(t, recorded(0, plan.StepUndone))
 		s.applied(t, second)
 	}},
+	{"an undo in doubt is no step in place, and blocks the others", func(t *testing.T, d *database) {
+		s := d.site(t)
+		older, first := change("0000-older", 1), change("0001-first", 1)
+		s.applied(t, older)
+		s.applied(t, first)
+		s.begin(t, rollback(first)).fail(t, recorded(0, plan.StepUndoIntent))
+		s.refused(t, apply(change("0002-second", 1)))
+		s.refused(t, rollback(older))
+		s.begin(t, rollback(first)).succeed(t, recorded(0, plan.StepUndone))
+		s.begin(t, rollback(older))
+	}},
 	{"a partial plan of one tenant blocks no other tenant", func(t *testing.T, d *database) {
 		c := change("0001-first", 2)
 		d.site(t).partial(t, c)
