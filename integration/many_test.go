@@ -61,12 +61,12 @@ func abandon(t *testing.T, directory engine.Directory, one tenant.Tenant, c *pla
 	}
 }
 
-// Two engines in one process work on twenty tenants each, which finish in any order. Each end frees the lock of its own tenant,
+// Two engines in one process work on ten tenants each, which finish in any order. Each end frees the lock of its own tenant,
 // and of no other. G1
 func TestTheEndOfATenantsOperationFreesItsLockAlone(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, w *world) {
-		const tenants = 40
+		const tenants = 20
 		leave, entered := map[tenant.ID]chan struct{}{}, make(chan tenant.ID, tenants)
 		// Outside the database, where no connection is kept meanwhile.
 		actions := only(engine.External[none]{Do: func(ctx context.Context, c engine.ActionCall[none]) error {
