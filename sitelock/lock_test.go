@@ -82,21 +82,64 @@ func TestTrustEndsBeforeTheLeaseWhenTheDatabaseIsGone(t *testing.T) {
 // G9
 func TestTrustCountsFromTheSendingNotFromTheAnswer(t *testing.T) {
 	t.Parallel()
+	const takes = 2 * time.Second
+	slow := func(_ context.Context, call int, apply func()) error {
+		if call > 1 {
+			return errCut
+		}
+		pass(takes)
+		apply()
+		return nil
+	}
+	for name, tt := range map[string]struct {
+		acquire, renew hook
+		asserted       bool
+		want           time.Duration
+	}{
+		"of an acquire":            {acquire: slow, renew: away, want: trust(lease) - takes},
+		"of a renewal":             {renew: slow, want: lease/4 + trust(lease)},
+		"of a renewal that proves": {renew: slow, asserted: true, want: trust(lease) - takes},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				l, store := started(t, Config{}), newMemory()
+				store.onAcquire, store.onRenew = tt.acquire, tt.renew
+				lock := acquire(t, l, store, request())
+				if tt.asserted {
+					if err := lock.AssertHeld(t.Context()); err != nil {
+						t.Error(err)
+					}
+				}
+				if at := lostAt(t, lock); at != tt.want {
+					t.Errorf("lost after %s, want %s", at, tt.want)
+				}
+				release(t, lock)
+			})
+		})
+	}
+}
+
+func TestAnAssertionThatHangsIsGivenUpAndSentAgain(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l, store := started(t, Config{}), newMemory()
-		store.onRenew = func(_ context.Context, call int, apply func()) error {
-			if call > 1 {
-				return errCut
+		store.onRenew = func(ctx context.Context, call int, apply func()) error {
+			if call == 1 {
+				return hangs(ctx, call, apply)
 			}
-			pass(10 * time.Second)
 			apply()
 			return nil
 		}
 		lock := acquire(t, l, store, request())
-		if at, want := lostAt(t, lock), lease/4+trust(lease); at != want {
-			t.Errorf("lost after %s, want %s", at, want)
+		defer release(t, lock)
+		began := time.Now()
+		if err := lock.AssertHeld(t.Context()); err != nil {
+			t.Error(err)
 		}
-		release(t, lock)
+		if took := time.Since(began); took < attempt(lease) || took > attempt(lease)+time.Second {
+			t.Errorf("took %s", took)
+		}
 	})
 }
 
