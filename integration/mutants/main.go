@@ -20,6 +20,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -30,7 +31,7 @@ import (
 func main() {
 	pattern := flag.String("run", "", "try only mutations whose name matches this `regexp`")
 	list := flag.Bool("list", false, "list the mutations and try none")
-	jobs := flag.Int("j", 1, "how many mutations to try at a time")
+	jobs := flag.Int("j", runtime.NumCPU(), "how many mutations to try at a time")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()

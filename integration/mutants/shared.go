@@ -41,7 +41,7 @@ var ofTheLock = []mutation{
 	{
 		name: "sitelock: trust counts from the answer to a renewal that proves",
 		edits: []edit{{
-			"sitelock/lock.go", "Renew(ctx, []Held{l.held}, l.lease)\n", "Renew(ctx, []Held{l.held}, l.lease)\n\t\tsentAt = time.Now()\n",
+			"sitelock/lock.go", "sentAt := time.Now()\n\t\tlost, err := l.sendRenewal(ctx)\n", "lost, err := l.sendRenewal(ctx)\n\t\tsentAt := time.Now()\n",
 		}},
 		noticed: in("./sitelock", ""),
 	},
