@@ -37,12 +37,12 @@ func millisOf(t time.Time) int64 {
 // nullable is the value of a column in which zero is NULL.
 func nullable(seq int64) sql.NullInt64 { return sql.NullInt64{Int64: seq, Valid: seq != 0} }
 
-func decodeFailure(text *string) (*plan.Failure, error) {
-	if text == nil {
+func decodeFailure(text string) (*plan.Failure, error) {
+	if text == "" {
 		return nil, nil
 	}
 	f := &plan.Failure{}
-	if err := json.Unmarshal([]byte(*text), f); err != nil {
+	if err := json.Unmarshal([]byte(text), f); err != nil {
 		return nil, fmt.Errorf("decode failure: %w", err)
 	}
 	return f, nil

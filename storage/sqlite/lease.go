@@ -104,8 +104,8 @@ func (s *Store) changeLease(ctx context.Context, what, name string, change func(
 
 // Lease reads one named lease.
 func (s *Store) Lease(ctx context.Context, name string) (lease sitelock.Lease, ok bool, err error) {
-	err = s.read(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		lease, err = scanLease(tx.QueryRowContext(ctx, leaseSQL, name).Scan)
+	err = s.read(ctx, func(ctx context.Context, tx session) error {
+		lease, err = scanLease(tx.row(ctx, leaseSQL, name).Scan)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
 		}
@@ -123,12 +123,11 @@ const leasesSQL = `SELECT ` + leaseColumns + ` FROM belay_lease ORDER BY name`
 // Leases lists all named leases, by name.
 func (s *Store) Leases(ctx context.Context) ([]sitelock.Lease, error) {
 	var leases []sitelock.Lease
-	err := s.read(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		rows, err := tx.QueryContext(ctx, leasesSQL)
+	err := s.read(ctx, func(ctx context.Context, tx session) error {
+		rows, err := tx.query(ctx, leasesSQL)
 		if err != nil {
 			return err
 		}
-		defer rows.Close()
 		for rows.Next() {
 			l, err := scanLease(rows.Scan)
 			if err != nil {
@@ -136,7 +135,7 @@ func (s *Store) Leases(ctx context.Context) ([]sitelock.Lease, error) {
 			}
 			leases = append(leases, l)
 		}
-		return rows.Err()
+		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list leases: %w", err)

@@ -207,7 +207,6 @@ func (t *transaction) renew(ctx context.Context, held []sitelock.Held, lease tim
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Close()
 	renewed := make(map[tenant.ID]sitelock.Fence, len(held))
 	for rows.Next() {
 		var id tenant.ID
@@ -217,7 +216,7 @@ func (t *transaction) renew(ctx context.Context, held []sitelock.Held, lease tim
 		}
 		renewed[id] = fence
 	}
-	return renewed, rows.Err()
+	return renewed, nil
 }
 
 const releaseLockSQL = `
@@ -249,12 +248,11 @@ FROM json_each(?) AS ids LEFT JOIN belay_site_lock AS l ON l.tenant_id = ids.val
 LEFT JOIN belay_plan AS p ON p.tenant_id = l.tenant_id AND p.plan_id = l.plan_id`
 
 // lockStates reads the locks of the tenants; one without a lock is idle.
-func lockStates(ctx context.Context, tx *sql.Tx, ids string) (map[tenant.ID]sitelock.State, error) {
-	rows, err := tx.QueryContext(ctx, stateSQL, ids)
+func lockStates(ctx context.Context, tx session, ids string) (map[tenant.ID]sitelock.State, error) {
+	rows, err := tx.query(ctx, stateSQL, ids)
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Close()
 	states := make(map[tenant.ID]sitelock.State)
 	for rows.Next() {
 		var id tenant.ID
@@ -267,20 +265,20 @@ func lockStates(ctx context.Context, tx *sql.Tx, ids string) (map[tenant.ID]site
 		st.StartedAt, st.Since, st.Expires, st.Now = timeOf(started), timeOf(since), timeOf(expires), timeOf(at)
 		states[id] = st
 	}
-	return states, rows.Err()
+	return states, nil
 }
 
 // State reads who has the tenant's lock.
 func (s *Store) State(ctx context.Context, id tenant.ID) (sitelock.State, error) {
 	var state sitelock.State
-	err := s.read(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	err := s.read(ctx, func(ctx context.Context, tx session) error {
 		ids := encode([]tenant.ID{id})
 		states, err := lockStates(ctx, tx, ids)
 		if err != nil {
 			return err
 		}
 		state = states[id]
-		state.InFlight, err = scanPlans(tx.QueryContext(ctx, inFlightSQL, id))
+		state.InFlight, err = scanPlans(tx.query(ctx, inFlightSQL, id))
 		return err
 	})
 	if err != nil {
@@ -357,8 +355,8 @@ const ownerSQL = `SELECT tenant_id FROM belay_site_lock WHERE scope = ? AND remo
 // Owner implements [storage.Database].
 func (s *Store) Owner(ctx context.Context, scope string) (tenant.ID, error) {
 	var owner tenant.ID
-	err := s.read(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		err := tx.QueryRowContext(ctx, ownerSQL, scope).Scan(&owner)
+	err := s.read(ctx, func(ctx context.Context, tx session) error {
+		err := tx.row(ctx, ownerSQL, scope).Scan(&owner)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
 		}

@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 
 	"github.com/belayhq/belay/migrations"
@@ -68,12 +67,12 @@ func (s *Store) SchemaVersion(ctx context.Context) (int, error) {
 }
 
 func (s *Store) schemaVersion(ctx context.Context) (version int, err error) {
-	err = s.snapshot(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	err = s.snapshot(ctx, func(ctx context.Context, tx session) error {
 		var tables int
-		if err := tx.QueryRowContext(ctx, hasVersionSQL).Scan(&tables); err != nil || tables == 0 {
+		if err := tx.row(ctx, hasVersionSQL).Scan(&tables); err != nil || tables == 0 {
 			return err
 		}
-		return tx.QueryRowContext(ctx, schemaVersionSQL).Scan(&version)
+		return tx.row(ctx, schemaVersionSQL).Scan(&version)
 	})
 	return version, err
 }

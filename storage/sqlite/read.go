@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"database/sql"
 	"fmt"
 	"time"
 
@@ -16,7 +15,7 @@ import (
 
 // read runs fn on one snapshot of the file. It does nothing where Belay's tables are not there: such a file was never
 // used.
-func (s *Store) read(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
+func (s *Store) read(ctx context.Context, fn func(ctx context.Context, tx session) error) error {
 	made, err := s.made(ctx)
 	if err != nil || !made {
 		return err
@@ -31,32 +30,42 @@ const snapshotSQL = `SELECT count(*) FROM sqlite_schema WHERE type = ''`
 // snapshot runs fn in a read transaction: on the connection that writes, if it is free, rather than on another. As in a
 // transaction that writes, the context that fn gets is never cancelled: reads are short, and an interruption that comes late
 // would hit the next statement on the connection.
-func (s *Store) snapshot(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
+func (s *Store) snapshot(ctx context.Context, fn func(ctx context.Context, tx session) error) error {
 	pool := s.reader
 	if s.turn.TryAcquire(1) {
 		defer s.turn.Release(1)
 		pool = s.writer
 	}
 	own := context.WithoutCancel(ctx)
-	var tx *sql.Tx
+	var tx session
 	err := patiently(ctx, nil, func() (err error) {
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
 		}
-		if tx, err = pool.BeginTx(own, nil); err != nil {
+		if tx.connection, err = pool.Conn(own); err != nil {
 			return translate(err)
 		}
-		var none int
-		if err = tx.QueryRowContext(own, snapshotSQL).Scan(&none); err != nil {
-			_ = tx.Rollback() // nothing was begun
+		if _, err = tx.exec(own, "BEGIN"); err == nil {
+			_, err = tx.query(own, snapshotSQL)
 		}
-		return translate(err)
+		if err != nil {
+			tx.end(own)
+		}
+		return err
 	})
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback() // a snapshot has nothing to commit
+	defer tx.end(own)
 	return translate(fn(own, tx))
+}
+
+// end ends a read transaction, which has nothing to commit, and gives the connection back.
+func (s session) end(ctx context.Context) {
+	if _, err := s.exec(ctx, "ROLLBACK"); err != nil {
+		_ = s.native(func(c *conn) error { c.broken = true; return nil })
+	}
+	_ = s.connection.Close() // a broken connection is closed for good
 }
 
 // planColumns are those of a plan p, in the order of scanPlans.
@@ -64,15 +73,14 @@ const planColumns = `p.tenant_id, p.plan_id, p.change_id, p.digest, p.status, CO
     p.outcome, p.attempts, COALESCE(p.applied_seq, 0), p.cycle, p.steps_total, p.format, p.last_error, p.created_at, p.updated_at`
 
 // scanPlans reads rows of planColumns, and closes them.
-func scanPlans(rows *sql.Rows, err error) ([]plan.Plan, error) {
+func scanPlans(rows *rows, err error) ([]plan.Plan, error) {
 	if err != nil {
-		return nil, translate(err)
+		return nil, err
 	}
-	defer rows.Close()
 	var plans []plan.Plan
 	for rows.Next() {
 		var p plan.Plan
-		var failure *string
+		var failure string
 		var created, updated int64
 		if err := rows.Scan(&p.Tenant, &p.ID, &p.Change, &p.Digest, &p.Status, &p.ClaimedFrom, &p.Fence, &p.Outcome, &p.Attempts,
 			&p.AppliedSeq, &p.Cycle, &p.StepsTotal, &p.Format, &failure, &created, &updated); err != nil {
@@ -84,7 +92,7 @@ func scanPlans(rows *sql.Rows, err error) ([]plan.Plan, error) {
 		p.CreatedAt, p.UpdatedAt = timeOf(created), timeOf(updated)
 		plans = append(plans, p)
 	}
-	return plans, translate(rows.Err())
+	return plans, nil
 }
 
 // journalColumns are those of a journal row j, in the order of scanEntries.
@@ -99,11 +107,10 @@ type entry struct {
 }
 
 // scanEntries reads rows of journalColumns, and closes them. Nobody waits for what was begun under the fence mine.
-func scanEntries(rows *sql.Rows, err error, mine sitelock.Fence) ([]entry, error) {
+func scanEntries(rows *rows, err error, mine sitelock.Fence) ([]entry, error) {
 	if err != nil {
-		return nil, translate(err)
+		return nil, err
 	}
-	defer rows.Close()
 	var entries []entry
 	for rows.Next() {
 		var e entry
@@ -117,7 +124,7 @@ func scanEntries(rows *sql.Rows, err error, mine sitelock.Fence) ([]entry, error
 		e.UpdatedAt = timeOf(updated)
 		entries = append(entries, e)
 	}
-	return entries, translate(rows.Err())
+	return entries, nil
 }
 
 const plansSQL = `
@@ -128,12 +135,12 @@ const journalsSQL = `SELECT ` + journalColumns + ` FROM belay_journal AS j WHERE
 // Records reads all plans of a tenant with their journals.
 func (s *Store) Records(ctx context.Context, id tenant.ID) ([]plan.Record, error) {
 	var records []plan.Record
-	err := s.read(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		plans, err := scanPlans(tx.QueryContext(ctx, plansSQL, id))
+	err := s.read(ctx, func(ctx context.Context, tx session) error {
+		plans, err := scanPlans(tx.query(ctx, plansSQL, id))
 		if err != nil {
 			return err
 		}
-		rows, err := tx.QueryContext(ctx, journalsSQL, id)
+		rows, err := tx.query(ctx, journalsSQL, id)
 		entries, err := scanEntries(rows, err, 0)
 		if err != nil {
 			return err
@@ -165,9 +172,9 @@ const changeSQL = `SELECT body FROM belay_change WHERE digest = ?`
 // Change reads a change by digest.
 func (s *Store) Change(ctx context.Context, digest plan.Digest) (*plan.Change, error) {
 	var change *plan.Change
-	err := s.read(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	err := s.read(ctx, func(ctx context.Context, tx session) error {
 		var body []byte
-		if err := tx.QueryRowContext(ctx, changeSQL, digest).Scan(&body); err != nil {
+		if err := tx.row(ctx, changeSQL, digest).Scan(&body); err != nil {
 			return found(err, engine.ErrChangeUnknown)
 		}
 		var err error
@@ -205,19 +212,19 @@ func (s *Store) Survey(ctx context.Context, ids []tenant.ID, change string) ([]e
 	if len(ids) == 0 {
 		return surveys, nil
 	}
-	err := s.read(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	err := s.read(ctx, func(ctx context.Context, tx session) error {
 		keys := encode(ids)
 		states, err := lockStates(ctx, tx, keys)
 		if err != nil {
 			return err
 		}
-		plans, err := scanPlans(tx.QueryContext(ctx, surveyPlansSQL, keys, change))
+		plans, err := scanPlans(tx.query(ctx, surveyPlansSQL, keys, change))
 		if err != nil {
 			return err
 		}
 		var entries []entry
 		if len(plans) > 0 {
-			rows, err := tx.QueryContext(ctx, surveyJournalsSQL, keys, change)
+			rows, err := tx.query(ctx, surveyJournalsSQL, keys, change)
 			if entries, err = scanEntries(rows, err, 0); err != nil {
 				return err
 			}
@@ -251,12 +258,11 @@ SELECT body, checksum FROM belay_before_image WHERE tenant_id = ? AND plan_id = 
 // Image reads the before-image of a step.
 func (s *Store) Image(ctx context.Context, id tenant.ID, p plan.ID, ordinal int) ([]byte, error) {
 	var image []byte
-	err := s.read(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		rows, err := tx.QueryContext(ctx, imageSQL, id, p, ordinal)
+	err := s.read(ctx, func(ctx context.Context, tx session) error {
+		rows, err := tx.query(ctx, imageSQL, id, p, ordinal)
 		if err != nil {
 			return err
 		}
-		defer rows.Close()
 		for rows.Next() {
 			var body, checksum []byte
 			if err := rows.Scan(&body, &checksum); err != nil {
@@ -269,7 +275,7 @@ func (s *Store) Image(ctx context.Context, id tenant.ID, p plan.ID, ordinal int)
 				image = []byte{} // an empty image is one
 			}
 		}
-		return rows.Err()
+		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read before-image of step %d: %w", ordinal, err)
@@ -285,16 +291,15 @@ FROM belay_event WHERE tenant_id = ? ORDER BY seq DESC LIMIT ?`
 // Events reads a tenant's history, newest first.
 func (s *Store) Events(ctx context.Context, id tenant.ID, limit int) ([]engine.Event, error) {
 	var events []engine.Event
-	err := s.read(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		rows, err := tx.QueryContext(ctx, eventsSQL, id, max(0, limit))
+	err := s.read(ctx, func(ctx context.Context, tx session) error {
+		rows, err := tx.query(ctx, eventsSQL, id, max(0, limit))
 		if err != nil {
 			return err
 		}
-		defer rows.Close()
 		for rows.Next() {
 			var e engine.Event
 			var at int64
-			var failure *string
+			var failure string
 			if err := rows.Scan(&e.Seq, &at, &e.Fence, &e.Plan, &e.Change, &e.Kind, &e.From, &e.To, &e.Outcome, &e.Operation, &e.Holder,
 				&e.Host, &e.PID, &e.Reason, &failure); err != nil {
 				return err
@@ -305,7 +310,7 @@ func (s *Store) Events(ctx context.Context, id tenant.ID, limit int) ([]engine.E
 			}
 			events = append(events, e)
 		}
-		return rows.Err()
+		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read events: %w", err)

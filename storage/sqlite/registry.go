@@ -77,8 +77,8 @@ const tenantSQL = `SELECT ` + tenantColumns + ` FROM belay_tenant WHERE name = ?
 // Tenant returns the tenant with this name.
 func (s *Store) Tenant(ctx context.Context, name string) (tenant.Tenant, error) {
 	var t tenant.Tenant
-	err := s.read(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
-		t, err = scanTenant(tx.QueryRowContext(ctx, tenantSQL, name).Scan)
+	err := s.read(ctx, func(ctx context.Context, tx session) (err error) {
+		t, err = scanTenant(tx.row(ctx, tenantSQL, name).Scan)
 		return found(err, storage.ErrNoTenant)
 	})
 	if err == nil && t.ID == "" {
@@ -96,12 +96,11 @@ SELECT ` + tenantColumns + ` FROM belay_tenant WHERE name > ? AND removed_at IS 
 // Tenants lists tenants by name.
 func (s *Store) Tenants(ctx context.Context, after string, limit int) ([]tenant.Tenant, error) {
 	var tenants []tenant.Tenant
-	err := s.read(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		rows, err := tx.QueryContext(ctx, tenantsSQL, after, max(0, limit))
+	err := s.read(ctx, func(ctx context.Context, tx session) error {
+		rows, err := tx.query(ctx, tenantsSQL, after, max(0, limit))
 		if err != nil {
 			return err
 		}
-		defer rows.Close()
 		for rows.Next() {
 			t, err := scanTenant(rows.Scan)
 			if err != nil {
@@ -109,7 +108,7 @@ func (s *Store) Tenants(ctx context.Context, after string, limit int) ([]tenant.
 			}
 			tenants = append(tenants, t)
 		}
-		return rows.Err()
+		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list tenants: %w", err)
@@ -158,8 +157,8 @@ const changeByIDSQL = `SELECT digest FROM belay_change WHERE change_id = ? ORDER
 // ChangeByID returns the change last stored under this id.
 func (s *Store) ChangeByID(ctx context.Context, id string) (*plan.Change, error) {
 	var digest plan.Digest
-	err := s.read(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		err := tx.QueryRowContext(ctx, changeByIDSQL, id).Scan(&digest)
+	err := s.read(ctx, func(ctx context.Context, tx session) error {
+		err := tx.row(ctx, changeByIDSQL, id).Scan(&digest)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
 		}

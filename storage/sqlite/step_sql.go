@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -88,14 +89,19 @@ func within(ctx context.Context, timeout time.Duration, what string, fn func(ctx
 
 // statement runs one statement to its end; a query is one too, and its rows are left alone.
 func (t *transaction) statement(ctx context.Context, query string) error {
-	rows, err := t.connection.QueryContext(ctx, query)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-	}
-	return rows.Err()
+	return t.native(func(c *conn) error {
+		rows, err := c.QueryContext(ctx, query, nil)
+		if err != nil {
+			return err
+		}
+		for err == nil {
+			err = rows.Next(nil)
+		}
+		if errors.Is(err, io.EOF) {
+			err = nil
+		}
+		return errors.Join(err, rows.Close())
+	})
 }
 
 // checkStep looks at what the step left behind, and returns its error or a worse one.
@@ -133,7 +139,11 @@ WHERE name LIKE 'belay\_%' ESCAPE '\' OR tbl_name LIKE 'belay\_%' ESCAPE '\' OR 
 // checkSchemaOf demands that Belay's tables, and all that names them, are what they were before the transaction: a view
 // or trigger is not looked into before it is used, and a renamed table not at all. Readers still see the file as it was.
 func (s *Store) checkSchemaOf(ctx context.Context, t *transaction) error {
-	before, err := objects(s.reader.QueryContext(ctx, belaysObjects))
+	var before map[string]string
+	err := s.committed(ctx, func(ctx context.Context, tx session) (err error) {
+		before, err = objects(tx.query(ctx, belaysObjects))
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -161,11 +171,20 @@ func (s *Store) checkSchemaOf(ctx context.Context, t *transaction) error {
 	return nil
 }
 
-func objects(rows *sql.Rows, err error) (map[string]string, error) {
+// committed runs fn on a connection that sees the file as the last commit left it.
+func (s *Store) committed(ctx context.Context, fn func(ctx context.Context, tx session) error) error {
+	connection, err := s.reader.Conn(ctx)
 	if err != nil {
-		return nil, translate(err)
+		return translate(err)
 	}
-	defer rows.Close()
+	defer connection.Close()
+	return fn(ctx, session{connection})
+}
+
+func objects(rows *rows, err error) (map[string]string, error) {
+	if err != nil {
+		return nil, err
+	}
 	found := make(map[string]string)
 	for rows.Next() {
 		var name, text string
@@ -174,7 +193,7 @@ func objects(rows *sql.Rows, err error) (map[string]string, error) {
 		}
 		found[name] = text
 	}
-	return found, translate(rows.Err())
+	return found, nil
 }
 
 // referencesSQL says whether a table has a foreign key: its text then holds the word. Most files have none, and pragmas as
@@ -213,7 +232,11 @@ func (s *Store) checkReferences(ctx context.Context, t *transaction) error {
 	if err == nil && len(after) == 0 {
 		return nil
 	}
-	before, errBefore := violations(s.reader.QueryContext(ctx, violationsSQL, guard.schema, encode(tables)))
+	var before map[reference]int
+	errBefore := s.committed(ctx, func(ctx context.Context, tx session) (err error) {
+		before, err = violations(tx.query(ctx, violationsSQL, guard.schema, encode(tables)))
+		return err
+	})
 	if err != nil {
 		if errBefore != nil && errBefore.Error() == err.Error() {
 			return nil // a reference that cannot be checked, and could not before
@@ -228,11 +251,10 @@ func (s *Store) checkReferences(ctx context.Context, t *transaction) error {
 	return nil
 }
 
-func violations(rows *sql.Rows, err error) (map[reference]int, error) {
+func violations(rows *rows, err error) (map[reference]int, error) {
 	if err != nil {
-		return nil, translate(err)
+		return nil, err
 	}
-	defer rows.Close()
 	found := make(map[reference]int)
 	for rows.Next() {
 		var r reference
@@ -242,7 +264,7 @@ func violations(rows *sql.Rows, err error) (map[reference]int, error) {
 		}
 		found[r] = n
 	}
-	return found, translate(rows.Err())
+	return found, nil
 }
 
 // querier is the connection that a verify query runs on, with its guard on.

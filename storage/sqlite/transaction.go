@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -90,14 +89,14 @@ func (s *Store) tryBegin(ctx context.Context, hurried bool) (*transaction, error
 		s.turn.Release(1)
 		return nil, translate(err)
 	}
-	t := &transaction{turn: s.turn, connection: connection, begun: time.Now(), ended: true}
-	err = connection.Raw(func(native any) error {
-		t.conn = native.(*conn)
-		return t.conn.demandWAL(ctx)
+	t := &transaction{session: session{connection}, turn: s.turn, begun: time.Now(), ended: true}
+	err = t.native(func(c *conn) error {
+		t.conn = c
+		return c.demandWAL(ctx)
 	})
 	if err == nil {
 		t.conn.guard.begin()
-		_, err = connection.ExecContext(context.WithoutCancel(ctx), "BEGIN IMMEDIATE")
+		_, err = t.exec(context.WithoutCancel(ctx), "BEGIN IMMEDIATE")
 	}
 	if err != nil {
 		t.close()
@@ -109,27 +108,11 @@ func (s *Store) tryBegin(ctx context.Context, hurried bool) (*transaction, error
 
 // transaction is the one open transaction of the write connection. It has the turn until it is closed.
 type transaction struct {
-	turn       *semaphore.Weighted
-	connection *sql.Conn
-	conn       *conn // the same connection as the driver has it
-	begun      time.Time
-	ended      bool
-}
-
-func (t *transaction) exec(ctx context.Context, query string, args ...any) (int64, error) {
-	result, err := t.connection.ExecContext(ctx, query, args...)
-	if err != nil {
-		return 0, translate(err)
-	}
-	return result.RowsAffected()
-}
-
-func (t *transaction) query(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	return t.connection.QueryContext(ctx, query, args...)
-}
-
-func (t *transaction) row(ctx context.Context, query string, args ...any) *sql.Row {
-	return t.connection.QueryRowContext(ctx, query, args...)
+	session
+	turn  *semaphore.Weighted
+	conn  *conn // the session's, as the driver has it
+	begun time.Time
+	ended bool
 }
 
 // stands reports whether the transaction is still open.
