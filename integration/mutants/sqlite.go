@@ -49,12 +49,12 @@ var ofSQLite = []mutation{
 	},
 	{
 		name:    "sqlite: a lock that changes hands keeps its fence",
-		edits:   []edit{{sqliteLock, "fence = fence + (holder IS NOT ?3)", "fence = fence + (holder IS NOT ?3) * 0"}},
+		edits:   []edit{{sqliteLock, "fence = fence + (holder IS NOT ?2)", "fence = fence + (holder IS NOT ?2) * 0"}},
 		noticed: sqlite("locks", "a lapsed lock is taken over"),
 	},
 	{
 		name:    "sqlite: a live lock may be taken",
-		edits:   []edit{{sqliteLock, "(holder = ?10 OR NOT ` + live + `)", "(holder = ?10 OR true)"}},
+		edits:   []edit{{sqliteLock, "return !l.Live\n", "return true\n"}},
 		noticed: sqlite("locks", "a live lock is refused to anyone else"),
 	},
 	{
@@ -88,26 +88,19 @@ var ofSQLite = []mutation{
 	},
 	{
 		name:    "sqlite: a break recovers nothing",
-		edits:   []edit{{sqliteLock, "if recovered, err = t.recover(ctx, breaker, before); err != nil {", "if err != nil {"}},
+		edits:   []edit{{sqliteLock, "if recovered, err = t.recover(ctx, breaker, before, records); err != nil {", "if _ = records; err != nil {"}},
 		noticed: sqlite("breaks"),
 	},
 	{
-		name: "sqlite: only a plan with some of its steps in place, but not all, is partial",
-		edits: []edit{{
-			sqliteClaim, "WHEN 'pending' THEN EXISTS (", `WHEN 'pending' THEN steps_total > (SELECT count(*) FROM belay_journal AS j
-	              WHERE j.tenant_id = ?1 AND j.plan_id = p.plan_id AND j.state = 'done') AND EXISTS (`,
-		}},
-		noticed: sqlite("claims|recovery"),
-	},
-	{
 		name:    "sqlite: a partial plan blocks no other",
-		edits:   []edit{{sqliteClaim, "return !partial, err", "return true, err"}},
+		edits:   []edit{{sqliteClaim, "blocked = true", "blocked = false"}},
 		noticed: sqlite("claims"),
 	},
 	{
 		name: "sqlite: a plan gets its place in the order when it is finished",
 		edits: []edit{
-			{sqliteClaim, "COALESCE(?10, ` + nextAppliedSeq + `), ?11", "?10, ?11"},
+			{sqliteClaim, "?9, ` + nextAppliedSeq + `, ?10", "?9, NULL, ?10"},
+			{sqliteClaim, "COALESCE(applied_seq, ` + nextAppliedSeq + `)", "applied_seq"},
 			{
 				sqliteJournal, "case m.Event == plan.EventResolveApplied:\n\t\t_, err = t.exec(ctx, giveSeqSQL",
 				"case m.To == plan.Applied:\n\t\t_, err = t.exec(ctx, giveSeqSQL",
@@ -127,11 +120,6 @@ var ofSQLite = []mutation{
 			"ON CONFLICT (tenant_id, plan_id, ordinal, part) DO UPDATE SET body = excluded.body, checksum = excluded.checksum",
 		}},
 		noticed: sqlite("images"),
-	},
-	{
-		name:    "sqlite: an undo in doubt counts as in place",
-		edits:   []edit{{sqliteClaim, "AND j.state = 'done')", "AND j.state IN ('done', 'undo_intent'))"}},
-		noticed: sqlite("claims", "an undo in doubt is no step in place"),
 	},
 	{
 		name:    "sqlite: a group for a plan that is not in flight is no error",

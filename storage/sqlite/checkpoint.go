@@ -19,7 +19,7 @@ func (s *Store) Checkpoint(ctx context.Context, held sitelock.Held, group engine
 		if err != nil {
 			return err
 		}
-		by := term{held: held, process: l.process, operation: l.operation}
+		by := term{held: held, process: l.process(), operation: l.Operation}
 		if err := s.carryOut(ctx, t, by, group); err != nil {
 			return err
 		}
@@ -84,7 +84,7 @@ func (s *Store) carryOut(ctx context.Context, t *transaction, by term, group eng
 	switch {
 	case group.Move != nil:
 		return t.move(own, by, j, *group.Move)
-	case j.settled:
+	case j.settled && j.plan.Attempts != 0:
 		return t.progress(own, by.held, j)
 	}
 	return nil

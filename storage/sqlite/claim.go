@@ -16,32 +16,34 @@ type term struct {
 	operation sitelock.Operation
 }
 
-const inFlightSQL = `SELECT ` + planColumns + ` FROM belay_plan AS p WHERE tenant_id = ? AND ` + inFlight
+// The plans that something can depend on besides the claimed one are few: only unsettled ones can be partial.
+const aboutSQL = `
+SELECT ` + planColumns + ` FROM belay_plan AS p
+WHERE p.tenant_id = +?1 AND (p.change_id = +?2 OR ` + inFlight + ` OR ` + unsettled + `)
+ORDER BY p.applied_seq NULLS LAST, p.created_at, p.plan_id`
+
+// about reads the tenant's plan for a change, and those in flight and those that may be partial.
+func (s session) about(ctx context.Context, id tenant.ID, change string, mine sitelock.Fence) ([]plan.Record, error) {
+	return s.records(ctx, mine, aboutSQL, id, change)
+}
 
 const recoverSQL = `
 UPDATE belay_plan SET status = ?, claimed_from = NULL, fence = NULL, outcome = ?, applied_seq = ?, updated_at = ` + now + `
 WHERE tenant_id = ? AND plan_id = ?`
 
-// recover returns every plan in flight to the status it was claimed from. dead is the lock row as it was before this
-// term took it.
-func (t *transaction) recover(ctx context.Context, by term, dead lockRow) ([]sitelock.Recovered, error) {
-	if !dead.inFlight {
-		return nil, nil
-	}
-	plans, err := t.plans(ctx, inFlightSQL, by.held.Tenant)
-	if err != nil {
-		return nil, err
-	}
+// recover returns every plan in flight to the status it was claimed from, in records too. dead is the lock row as it was before
+// this term took it.
+func (t *transaction) recover(ctx context.Context, by term, dead lockRow, records []plan.Record) ([]sitelock.Recovered, error) {
 	var recovered []sitelock.Recovered
-	for _, p := range plans {
+	for i := range records {
+		p := records[i].Plan
+		if !p.InFlight() {
+			continue
+		}
 		if p.Format > plan.Format {
 			return nil, sitelock.ErrNewerBinary
 		}
-		record, err := t.withJournal(ctx, p, by.held.Fence)
-		if err != nil {
-			return nil, err
-		}
-		r, err := t.recoverOne(ctx, by, dead, record)
+		r, err := t.recoverOne(ctx, by, dead, &records[i])
 		if err != nil {
 			return nil, err
 		}
@@ -50,36 +52,35 @@ func (t *transaction) recover(ctx context.Context, by term, dead lockRow) ([]sit
 	return recovered, nil
 }
 
-func (t *transaction) recoverOne(ctx context.Context, by term, dead lockRow, record plan.Record) (sitelock.Recovered, error) {
+func (t *transaction) recoverOne(ctx context.Context, by term, dead lockRow, record *plan.Record) (sitelock.Recovered, error) {
 	p := record.Plan
 	to, err := plan.Next(p.Status, p.ClaimedFrom, plan.EventRecover)
 	if err != nil {
 		return sitelock.Recovered{}, fmt.Errorf("recover plan %s: %w", p.ID, err)
 	}
-	rests := record
-	rests.Plan.Status = to
-	outcome, seq := p.Outcome, p.AppliedSeq
+	rests := &record.Plan
+	rests.Status, rests.ClaimedFrom, rests.Fence = to, "", 0
 	switch {
 	case p.Attempts >= plan.MaxAttempts:
-		outcome = plan.OutcomeQuarantined
-	case record.Touched(), rests.Partial():
-		outcome = plan.OutcomeInterrupted
+		rests.Outcome = plan.OutcomeQuarantined
+	case record.Touched(), record.Partial():
+		rests.Outcome = plan.OutcomeInterrupted
 	}
 	if to == plan.Pending && !record.Touched() {
-		seq = 0
+		rests.AppliedSeq = 0
 	}
-	if _, err := t.exec(ctx, recoverSQL, to, outcome, nullable(seq), by.held.Tenant, p.ID); err != nil {
+	if _, err := t.exec(ctx, recoverSQL, to, rests.Outcome, nullable(rests.AppliedSeq), by.held.Tenant, p.ID); err != nil {
 		return sitelock.Recovered{}, err
 	}
 	r := sitelock.Recovered{Plan: p.ID, Change: p.Change, Was: p.Status, Status: to}
-	if dead.holder != "" {
-		r.Process = dead.process
+	if dead.Holder != "" {
+		r.Process = dead.process()
 	}
 	gone := term{
-		held:    sitelock.Held{Tenant: by.held.Tenant, Holder: dead.holder, Fence: by.held.Fence},
+		held:    sitelock.Held{Tenant: by.held.Tenant, Holder: dead.Holder, Fence: by.held.Fence},
 		process: r.Process,
 	}
-	return r, t.record(ctx, gone, event{kind: plan.EventRecover, plan: p, to: to, outcome: outcome})
+	return r, t.record(ctx, gone, event{kind: plan.EventRecover, plan: p, to: to, outcome: rests.Outcome})
 }
 
 // Claim moves a plan in flight under a lock already held.
@@ -90,7 +91,11 @@ func (s *Store) Claim(ctx context.Context, held sitelock.Held, claim sitelock.Cl
 		if err != nil {
 			return err
 		}
-		claimed, err = s.claim(ctx, t, term{held: held, process: l.process, operation: l.operation}, claim)
+		records, err := t.about(ctx, held.Tenant, claim.Change, held.Fence)
+		if err != nil {
+			return err
+		}
+		claimed, err = s.claim(ctx, t, term{held: held, process: l.process(), operation: l.Operation}, claim, records)
 		return err
 	})
 	if err != nil {
@@ -104,24 +109,26 @@ func (s *Store) Claim(ctx context.Context, held sitelock.Held, claim sitelock.Cl
 
 const markPlanSQL = `UPDATE belay_site_lock SET plan_id = ? WHERE tenant_id = ?`
 
-// claim makes the claim, or returns nil if something speaks against it.
-func (s *Store) claim(ctx context.Context, t *transaction, by term, claim sitelock.Claim) (*plan.Record, error) {
-	record, err := t.byChange(ctx, by.held, claim.Change)
-	if err != nil {
-		return nil, err
+// claim makes the claim, or returns nil if something speaks against it. records are the plans about its change.
+func (s *Store) claim(ctx context.Context, t *transaction, by term, claim sitelock.Claim, records []plan.Record) (*plan.Record, error) {
+	mine, blocked := sortOut(records, claim.Change)
+	if blocked {
+		return nil, nil
 	}
-	allowed, move := t.mayApply, plan.EventClaimApply
+	move := plan.EventClaimApply
 	if claim.Direction == plan.Down {
-		allowed, move = t.mayRollBack, plan.EventClaimRollback
-	}
-	if ok, err := allowed(ctx, by.held.Tenant, claim, record); err != nil || !ok {
-		return nil, err
+		move = plan.EventClaimRollback
+		if ok, err := t.mayRollBack(ctx, by.held.Tenant, claim, mine); err != nil || !ok {
+			return nil, err
+		}
+	} else if !mayApply(claim, mine) {
+		return nil, nil
 	}
 	was := plan.Plan{ID: claim.NewPlan, Status: plan.Pending, Outcome: plan.OutcomeNeverRun, Format: plan.Format}
-	if record != nil {
-		was = record.Plan
+	if mine != nil {
+		was = mine.Plan
 	}
-	now, err := claimed(was, move, by.held.Fence, claim, record != nil && record.Touched())
+	now, err := claimed(was, move, by.held.Fence, claim, mine != nil && mine.Touched())
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +137,12 @@ func (s *Store) claim(ctx context.Context, t *transaction, by term, claim sitelo
 			return nil, err
 		}
 	}
-	if err := t.putPlan(ctx, by.held.Tenant, now); err != nil {
+	if mine == nil {
+		err = t.addPlan(ctx, by.held.Tenant, now)
+	} else {
+		err = t.putPlan(ctx, by.held.Tenant, now)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if _, err := t.exec(ctx, markPlanSQL, now.ID, by.held.Tenant); err != nil {
@@ -139,7 +151,20 @@ func (s *Store) claim(ctx context.Context, t *transaction, by term, claim sitelo
 	if err := t.record(ctx, by, event{kind: move, plan: was, change: claim.Change, to: now.Status, outcome: now.Outcome}); err != nil {
 		return nil, err
 	}
-	return t.byChange(ctx, by.held, claim.Change)
+	return t.planned(ctx, by.held, now.ID)
+}
+
+// sortOut finds the plan for a change, and says whether another one keeps it from being claimed: because it is partial, or in
+// flight.
+func sortOut(records []plan.Record, change string) (mine *plan.Record, blocked bool) {
+	for i := range records {
+		if records[i].Plan.Change == change {
+			mine = &records[i]
+		} else if records[i].Unfinished() {
+			blocked = true
+		}
+	}
+	return mine, blocked
 }
 
 // claimed returns the plan as the claim leaves it.
@@ -170,18 +195,18 @@ func claimed(was plan.Plan, move plan.Event, fence sitelock.Fence, claim siteloc
 }
 
 // mayApply says whether the change may be applied; record is the tenant's plan for it, nil if there is none.
-func (t *transaction) mayApply(ctx context.Context, id tenant.ID, claim sitelock.Claim, record *plan.Record) (bool, error) {
+func mayApply(claim sitelock.Claim, record *plan.Record) bool {
 	if record == nil {
-		return t.noneElsePartial(ctx, id, "")
+		return true
 	}
 	p := record.Plan
 	switch {
 	case p.Status != plan.Pending, p.Format > plan.Format, p.Quarantined() && !claim.Retry:
-		return false, nil
+		return false
 	case p.Digest != claim.Digest && record.Touched() && !claim.Repin:
-		return false, nil
+		return false
 	}
-	return t.noneElsePartial(ctx, id, p.ID)
+	return true
 }
 
 // mayRollBack says whether the change may be rolled back; record is the tenant's plan for it, nil if there is none.
@@ -196,29 +221,7 @@ func (t *transaction) mayRollBack(ctx context.Context, id tenant.ID, claim sitel
 	case p.Format > plan.Format, p.Quarantined() && !claim.Retry, p.Digest != claim.Digest:
 		return false, nil
 	}
-	if ok, err := t.noneElsePartial(ctx, id, p.ID); err != nil || !ok {
-		return false, err
-	}
 	return t.isNewest(ctx, id, p.AppliedSeq)
-}
-
-// Only unsettled plans can be partial, and they are few. Nor may another plan be in flight.
-const findPartialSQL = `
-SELECT EXISTS (SELECT 1 FROM belay_plan AS p WHERE tenant_id = ?1 AND plan_id <> ?2 AND ` + inFlight + `)
-OR EXISTS (
-    SELECT 1 FROM belay_plan AS p
-    WHERE tenant_id = ?1 AND plan_id <> ?2 AND ` + unsettled + `
-      AND CASE status
-          WHEN 'pending' THEN EXISTS (
-              SELECT 1 FROM belay_journal AS j WHERE j.tenant_id = ?1 AND j.plan_id = p.plan_id AND j.state <> 'undone')
-          WHEN 'applied' THEN steps_total > (
-              SELECT count(*) FROM belay_journal AS j WHERE j.tenant_id = ?1 AND j.plan_id = p.plan_id AND j.state = 'done')
-          ELSE 0 END)`
-
-func (t *transaction) noneElsePartial(ctx context.Context, id tenant.ID, but plan.ID) (bool, error) {
-	var partial bool
-	err := t.row(ctx, findPartialSQL, id, but).Scan(&partial)
-	return !partial, err
 }
 
 const findNewerSQL = `
@@ -234,20 +237,28 @@ func (t *transaction) isNewest(ctx context.Context, id tenant.ID, seq int64) (bo
 }
 
 // nextAppliedSeq follows the highest number among the tenant's plans.
-const nextAppliedSeq = `(SELECT COALESCE(max(applied_seq), 0) + 1 FROM belay_plan WHERE tenant_id = ?1)`
+const nextAppliedSeq = `(SELECT COALESCE(max(applied_seq), 0) + 1 FROM belay_plan WHERE tenant_id = +?1)`
 
-const writePlanSQL = `
+const addPlanSQL = `
 INSERT INTO belay_plan (tenant_id, plan_id, change_id, digest, status, claimed_from, fence, outcome, attempts, applied_seq, cycle,
     steps_total, format, created_at, updated_at)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, COALESCE(?10, ` + nextAppliedSeq + `), ?11, ?12, ?13, ` + now + `, ` + now + `)
-ON CONFLICT (tenant_id, plan_id) DO UPDATE SET digest = excluded.digest, status = excluded.status,
-    claimed_from = excluded.claimed_from, fence = excluded.fence, attempts = excluded.attempts, applied_seq = excluded.applied_seq,
-    cycle = excluded.cycle, steps_total = excluded.steps_total, updated_at = excluded.updated_at`
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ` + nextAppliedSeq + `, ?10, ?11, ?12, ` + now + `, ` + now + `)`
+
+// addPlan writes a plan that is new, and claimed.
+func (t *transaction) addPlan(ctx context.Context, id tenant.ID, p plan.Plan) error {
+	_, err := t.exec(ctx, addPlanSQL, id, p.ID, p.Change, p.Digest, p.Status, p.ClaimedFrom, p.Fence, p.Outcome, p.Attempts,
+		p.Cycle, p.StepsTotal, p.Format)
+	return err
+}
+
+const putPlanSQL = `
+UPDATE belay_plan SET digest = ?3, status = ?4, claimed_from = ?5, fence = ?6, attempts = ?7,
+    applied_seq = COALESCE(applied_seq, ` + nextAppliedSeq + `), cycle = ?8, steps_total = ?9, updated_at = ` + now + `
+WHERE tenant_id = ?1 AND plan_id = ?2`
 
 // putPlan writes a plan that is claimed. One without a number gets the next.
 func (t *transaction) putPlan(ctx context.Context, id tenant.ID, p plan.Plan) error {
-	_, err := t.exec(ctx, writePlanSQL, id, p.ID, p.Change, p.Digest, p.Status, p.ClaimedFrom, p.Fence, p.Outcome, p.Attempts,
-		nullable(p.AppliedSeq), p.Cycle, p.StepsTotal, p.Format)
+	_, err := t.exec(ctx, putPlanSQL, id, p.ID, p.Digest, p.Status, p.ClaimedFrom, p.Fence, p.Attempts, p.Cycle, p.StepsTotal)
 	return err
 }
 
@@ -280,12 +291,12 @@ func (s *Store) Submit(ctx context.Context, id tenant.ID, scope string, newPlan 
 }
 
 func (t *transaction) submit(ctx context.Context, id tenant.ID, newPlan plan.ID, change *plan.Change) (plan.Plan, error) {
-	held := sitelock.Held{Tenant: id}
 	digest := change.Digest()
-	record, err := t.byChange(ctx, held, change.ID)
+	records, err := t.about(ctx, id, change.ID, 0)
 	if err != nil {
 		return plan.Plan{}, err
 	}
+	record, _ := sortOut(records, change.ID)
 	if record != nil && (record.Plan.Status != plan.Pending || record.Touched() || record.Plan.Digest == digest) {
 		return record.Plan, nil
 	}
@@ -293,6 +304,7 @@ func (t *transaction) submit(ctx context.Context, id tenant.ID, newPlan plan.ID,
 		return plan.Plan{}, err
 	}
 	if record == nil {
+		record = &plan.Record{Plan: plan.Plan{ID: newPlan}}
 		_, err = t.exec(ctx, submitSQL, id, newPlan, change.ID, digest, len(change.Steps), plan.Format)
 	} else {
 		_, err = t.exec(ctx, resubmitSQL, digest, len(change.Steps), plan.Format, id, record.Plan.ID)
@@ -300,21 +312,9 @@ func (t *transaction) submit(ctx context.Context, id tenant.ID, newPlan plan.ID,
 	if err != nil {
 		return plan.Plan{}, err
 	}
-	record, err = t.byChange(ctx, held, change.ID)
-	if err != nil || record == nil {
+	record, err = t.planned(ctx, sitelock.Held{Tenant: id}, record.Plan.ID)
+	if err != nil {
 		return plan.Plan{}, err
 	}
 	return record.Plan, nil
-}
-
-const planOfChangeSQL = `SELECT ` + planColumns + ` FROM belay_plan AS p WHERE tenant_id = ? AND change_id = ?`
-
-// byChange reads the tenant's plan for a change; nil if it has none.
-func (t *transaction) byChange(ctx context.Context, held sitelock.Held, change string) (*plan.Record, error) {
-	plans, err := t.plans(ctx, planOfChangeSQL, held.Tenant, change)
-	if err != nil || len(plans) == 0 {
-		return nil, err
-	}
-	record, err := t.withJournal(ctx, plans[0], held.Fence)
-	return &record, err
 }

@@ -13,20 +13,18 @@ import (
 	"github.com/belayhq/belay/sitelock"
 )
 
-func (t *transaction) plans(ctx context.Context, query string, args ...any) ([]plan.Plan, error) {
-	return scanPlans(t.query(ctx, query, args...))
-}
+const planSQL = `SELECT ` + planColumns + ` FROM belay_plan AS p WHERE p.tenant_id = ? AND p.plan_id = ?`
 
-const journalSQL = `SELECT ` + journalColumns + ` FROM belay_journal AS j WHERE tenant_id = ? AND plan_id = ? ORDER BY ordinal`
-
-func (t *transaction) withJournal(ctx context.Context, p plan.Plan, mine sitelock.Fence) (plan.Record, error) {
-	rows, err := t.query(ctx, journalSQL, p.Tenant, p.ID)
-	entries, err := scanEntries(rows, err, mine)
-	record := plan.Record{Plan: p}
-	for _, e := range entries {
-		record.Journal = append(record.Journal, e.Entry)
+// planned reads a plan of the tenant.
+func (s session) planned(ctx context.Context, held sitelock.Held, id plan.ID) (*plan.Record, error) {
+	records, err := s.records(ctx, held.Fence, planSQL, held.Tenant, id)
+	if err != nil {
+		return nil, err
 	}
-	return record, err
+	if len(records) == 0 {
+		return nil, fmt.Errorf("the tenant has no plan %s", id)
+	}
+	return &records[0], nil
 }
 
 // journal is what a checkpoint knows of its plan: the rows as they stood when it began, with its own on top.
@@ -37,17 +35,8 @@ type journal struct {
 	settled bool
 }
 
-const planSQL = `SELECT ` + planColumns + ` FROM belay_plan AS p WHERE tenant_id = ? AND plan_id = ?`
-
 func (t *transaction) journalOf(ctx context.Context, held sitelock.Held, id plan.ID) (*journal, error) {
-	plans, err := t.plans(ctx, planSQL, held.Tenant, id)
-	if err != nil {
-		return nil, err
-	}
-	if len(plans) == 0 {
-		return nil, fmt.Errorf("the tenant has no plan %s", id)
-	}
-	record, err := t.withJournal(ctx, plans[0], held.Fence)
+	record, err := t.planned(ctx, held, id)
 	if err != nil {
 		return nil, err
 	}
@@ -75,12 +64,15 @@ func (j *journal) demand(step engine.GroupStep) error {
 	return nil
 }
 
-const writeJournalSQL = `
+const (
+	addJournalSQL = `
 INSERT INTO belay_journal (tenant_id, plan_id, ordinal, step_id, state, fence, cycle, attempt, deadline_at, updated_at)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, iif(?5 IN ('intent', 'undo_intent') AND ?9 > 0, ` + now + ` + ?9, 0), ` + now + `)
-ON CONFLICT (tenant_id, plan_id, ordinal) DO UPDATE SET step_id = excluded.step_id, state = excluded.state,
-    fence = excluded.fence, cycle = excluded.cycle, attempt = excluded.attempt, deadline_at = excluded.deadline_at,
-    updated_at = excluded.updated_at`
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, iif(?9 > 0, ` + now + ` + ?9, 0), ` + now + `)`
+	writeJournalSQL = `
+UPDATE belay_journal SET step_id = ?4, state = ?5, fence = ?6, cycle = ?7, attempt = ?8, deadline_at = iif(?9 > 0, ` + now + ` + ?9, 0),
+    updated_at = ` + now + `
+WHERE tenant_id = ?1 AND plan_id = ?2 AND ordinal = ?3`
+)
 
 // enter writes the row of a step, and its before-image.
 func (t *transaction) enter(ctx context.Context, held sitelock.Held, j *journal, cycle int, step engine.GroupStep, image []byte) error {
@@ -90,9 +82,15 @@ func (t *transaction) enter(ctx context.Context, held sitelock.Held, j *journal,
 		e.Attempt = was.Attempt // the call of this attempt has returned
 	}
 	e.Ordinal = step.Ordinal
-	j.settled = j.settled || !intent(step.State)
-	if _, err := t.exec(ctx, writeJournalSQL, held.Tenant, j.plan.ID, step.Ordinal, step.ID, step.State, held.Fence, cycle, e.Attempt,
-		step.Timeout.Milliseconds()); err != nil {
+	write, limit := writeJournalSQL, step.Timeout
+	if was.State == "" {
+		write = addJournalSQL
+	}
+	if !intent(step.State) {
+		j.settled, limit = true, 0
+	}
+	if _, err := t.exec(ctx, write, held.Tenant, j.plan.ID, step.Ordinal, step.ID, step.State, held.Fence, cycle, e.Attempt,
+		limit.Milliseconds()); err != nil {
 		return err
 	}
 	j.entries[step.Ordinal] = e
@@ -120,7 +118,7 @@ ON CONFLICT (tenant_id, plan_id, ordinal, part) DO NOTHING`
 
 const progressSQL = `UPDATE belay_plan SET attempts = 0, updated_at = ` + now + ` WHERE tenant_id = ? AND plan_id = ?`
 
-// progress notes that a step committed, where no move does so.
+// progress notes that the first step of a claim committed, where no move does so.
 func (t *transaction) progress(ctx context.Context, held sitelock.Held, j *journal) error {
 	_, err := t.exec(ctx, progressSQL, held.Tenant, j.plan.ID)
 	return err
@@ -208,7 +206,7 @@ type event struct {
 const writeEventSQL = `
 INSERT INTO belay_event (tenant_id, seq, at, fence, plan_id, change_id, kind, status_from, status_to, outcome, operation, holder,
     host, pid, reason, failure)
-VALUES (?1, (SELECT COALESCE(max(seq), 0) + 1 FROM belay_event WHERE tenant_id = ?1), ` + now + `, ?2, nullif(?3, ''), ?4, ?5, ?6, ?7,
+VALUES (?1, (SELECT COALESCE(max(seq), 0) + 1 FROM belay_event WHERE tenant_id = +?1), ` + now + `, ?2, nullif(?3, ''), ?4, ?5, ?6, ?7,
     ?8, ?9, nullif(?10, ''), ?11, ?12, ?13, ?14)`
 
 func (t *transaction) record(ctx context.Context, by term, e event) error {
@@ -226,7 +224,7 @@ INSERT INTO belay_change (digest, change_id, body, created_at) VALUES (?1, ?2, ?
 ON CONFLICT (digest) DO NOTHING`
 
 // nextChangeTime is later than that of every other change with this id, so that the last one stored can be told.
-const nextChangeTime = `max(` + now + `, (SELECT COALESCE(max(created_at), 0) + 1 FROM belay_change WHERE change_id = ?2))`
+const nextChangeTime = `max(` + now + `, (SELECT COALESCE(max(created_at), 0) + 1 FROM belay_change WHERE change_id = +?2))`
 
 func (t *transaction) storeChange(ctx context.Context, digest plan.Digest, change *plan.Change) error {
 	_, err := t.exec(ctx, storeChangeSQL, digest, change.ID, change.Encode())

@@ -43,7 +43,7 @@ func (s *Store) AcquireLease(
 	var lease sitelock.Lease
 	taken := false
 	err := s.write(ctx, func(ctx context.Context, t *transaction) error {
-		if err := t.checkLease(ctx, "", ttl); err != nil {
+		if err := t.checkLease(ctx, ttl); err != nil {
 			return err
 		}
 		n, err := t.exec(ctx, acquireLeaseSQL, name, holder, by.Host, by.PID, millisOf(by.StartedAt), ttl.Milliseconds())
@@ -65,7 +65,7 @@ const renewLeaseSQL = `UPDATE belay_lease SET expires_at = ` + now + ` + ? WHERE
 // RenewLease extends a lease.
 func (s *Store) RenewLease(ctx context.Context, held sitelock.HeldLease, ttl time.Duration) error {
 	return s.changeLease(ctx, "renew", held.Name, func(ctx context.Context, t *transaction) (int64, error) {
-		if err := t.checkLease(ctx, "", ttl); err != nil {
+		if err := t.checkLease(ctx, ttl); err != nil {
 			return 0, err
 		}
 		return t.exec(ctx, renewLeaseSQL, ttl.Milliseconds(), held.Name, held.Holder, held.Fence)
@@ -79,6 +79,16 @@ func (s *Store) ReleaseLease(ctx context.Context, held sitelock.HeldLease) error
 	return s.changeLease(ctx, "release", held.Name, func(ctx context.Context, t *transaction) (int64, error) {
 		return t.exec(ctx, releaseLeaseSQL, held.Name, held.Holder, held.Fence)
 	})
+}
+
+const maxLeaseSQL = `SELECT max_lease_ms FROM belay_setting`
+
+func (t *transaction) checkLease(ctx context.Context, lease time.Duration) error {
+	var longest int64
+	if err := t.row(ctx, maxLeaseSQL).Scan(&longest); err != nil {
+		return err
+	}
+	return checkLease("", lease, time.Duration(longest)*time.Millisecond)
 }
 
 // changeLease runs one guarded statement, which must change one row.

@@ -17,7 +17,7 @@ const now = `CAST(unixepoch('subsec') * 1000 AS INTEGER)`
 
 // live is the one predicate that says whether a lock may not be taken. A lease further ahead than any may be comes from
 // a clock that ran ahead, and binds nobody; only an operator's hold may be so long.
-const live = `(expires_at >= ` + now + ` AND (operation = 'hold' OR expires_at <= ` + now + ` + (SELECT max_lease_ms FROM belay_setting)))`
+const live = `(l.expires_at >= ` + now + ` AND (l.operation = 'hold' OR l.expires_at <= ` + now + ` + max_lease_ms))`
 
 // inFlight says of a plan p that a holder has claimed it, as the partial index spells it.
 const inFlight = `p.status IN ('applying', 'rolling_back')`
@@ -25,36 +25,49 @@ const inFlight = `p.status IN ('applying', 'rolling_back')`
 // unsettled says of a plan p that it may be partial, as the partial index spells it.
 const unsettled = `(p.outcome = 'interrupted' OR p.outcome = 'failed' OR p.outcome = 'quarantined')`
 
-// lockRow is a tenant's lock as a transaction finds it. The zero value is a tenant without one.
+// lockRow is a tenant's lock as a transaction finds it; one without a lock has the zero State, but for Now.
 type lockRow struct {
-	exists    bool
-	scope     string
-	holder    sitelock.HolderID
-	fence     sitelock.Fence
-	process   sitelock.Process
-	operation sitelock.Operation
-	removed   bool
-	inFlight  bool // a plan of the tenant is
+	sitelock.State
+	exists   bool
+	scope    string
+	removed  bool
+	maxLease time.Duration
 }
 
 func (l lockRow) heldBy(held sitelock.Held) bool {
-	return l.exists && held.Holder != "" && l.holder == held.Holder && l.fence == held.Fence
+	return l.exists && held.Holder != "" && l.Holder == held.Holder && l.Fence == held.Fence
 }
 
-const lockSQL = `
-SELECT scope, COALESCE(holder, ''), fence, host, pid, started_at, operation, removed_at IS NOT NULL,
-    EXISTS (SELECT 1 FROM belay_plan AS p WHERE p.tenant_id = ?1 AND ` + inFlight + `)
-FROM belay_site_lock WHERE tenant_id = ?1`
+// process is the holder's.
+func (l lockRow) process() sitelock.Process {
+	return sitelock.Process{Host: l.Host, PID: l.PID, StartedAt: l.StartedAt}
+}
 
-func (t *transaction) lock(ctx context.Context, id tenant.ID) (lockRow, error) {
-	l := lockRow{exists: true}
-	var started int64
-	err := t.row(ctx, lockSQL, id).Scan(&l.scope, &l.holder, &l.fence, &l.process.Host, &l.process.PID, &started,
-		&l.operation, &l.removed, &l.inFlight)
-	if errors.Is(err, sql.ErrNoRows) {
-		return lockRow{}, nil
+// with is the state with the plans of records that are in flight.
+func (l lockRow) with(records []plan.Record) sitelock.State {
+	state := l.State
+	for _, r := range records {
+		if r.Plan.InFlight() {
+			state.InFlight = append(state.InFlight, r.Plan)
+		}
 	}
-	l.process.StartedAt = timeOf(started)
+	return state
+}
+
+// One statement serves all who look at a lock: most files are opened for one plan, and preparing a statement costs more than
+// running it a few times.
+const lockSQL = `
+SELECT l.tenant_id IS NOT NULL, l.scope, l.holder, l.fence, l.host, l.pid, l.started_at, l.operation, l.plan_id,
+    (SELECT p.change_id FROM belay_plan AS p WHERE p.tenant_id = l.tenant_id AND p.plan_id = l.plan_id),
+    l.reason, l.acquired_at, l.expires_at, l.removed_at IS NOT NULL, ` + now + `, ` + live + `, max_lease_ms
+FROM belay_setting LEFT JOIN belay_site_lock AS l ON l.tenant_id = +?`
+
+func (s session) lock(ctx context.Context, id tenant.ID) (l lockRow, err error) {
+	var started, since, expires, at, longest int64
+	err = s.row(ctx, lockSQL, id).Scan(&l.exists, &l.scope, &l.Holder, &l.Fence, &l.Host, &l.PID, &started, &l.Operation, &l.Plan,
+		&l.Change, &l.Reason, &since, &expires, &l.removed, &at, &l.Live, &longest)
+	l.StartedAt, l.Since, l.Expires, l.Now = timeOf(started), timeOf(since), timeOf(expires), timeOf(at)
+	l.maxLease = time.Duration(longest) * time.Millisecond
 	return l, err
 }
 
@@ -106,7 +119,7 @@ func (s *Store) acquire(ctx context.Context, t *transaction, req sitelock.Reques
 	if before.removed {
 		return sitelock.Grant{}, sitelock.ErrRemoved
 	}
-	if err := t.checkLease(ctx, req.Operation, req.Lease); err != nil {
+	if err := checkLease(req.Operation, req.Lease, before.maxLease); err != nil {
 		return sitelock.Grant{}, err
 	}
 	grant, err := t.take(ctx, before, req)
@@ -114,56 +127,64 @@ func (s *Store) acquire(ctx context.Context, t *transaction, req sitelock.Reques
 		return sitelock.Grant{}, err
 	}
 	by := term{held: grant.Held, process: req.Process, operation: req.Operation}
-	if grant.Recovered, err = t.recover(ctx, by, before); err != nil {
+	change := ""
+	if req.Claim != nil {
+		change = req.Claim.Change
+	}
+	records, err := t.about(ctx, req.Tenant, change, grant.Held.Fence)
+	if err != nil {
+		return sitelock.Grant{}, err
+	}
+	if grant.Recovered, err = t.recover(ctx, by, before, records); err != nil {
 		return sitelock.Grant{}, err
 	}
 	if req.Claim != nil {
-		grant.Claimed, err = s.claim(ctx, t, by, *req.Claim)
+		grant.Claimed, err = s.claim(ctx, t, by, *req.Claim, records)
 	}
 	return grant, err
 }
 
-const maxLeaseSQL = `SELECT max_lease_ms FROM belay_setting`
-
 // checkLease refuses a lease that would not count as live. An operator's hold may be longer.
-func (t *transaction) checkLease(ctx context.Context, operation sitelock.Operation, lease time.Duration) error {
-	var bound int64
-	if err := t.row(ctx, maxLeaseSQL).Scan(&bound); err != nil {
-		return err
-	}
+func checkLease(operation sitelock.Operation, lease, longest time.Duration) error {
 	if lease.Milliseconds() < 1 {
 		return fmt.Errorf("a lease of %s is too short", lease)
 	}
-	if operation != sitelock.OpHold && lease.Milliseconds() > bound {
-		return fmt.Errorf("a lease of %s is too long: at most %s", lease, time.Duration(bound)*time.Millisecond)
+	if operation != sitelock.OpHold && lease > longest {
+		return fmt.Errorf("a lease of %s is too long: at most %s", lease, longest)
 	}
 	return nil
 }
 
-// Whether the lock may be taken is decided by the statement that takes it, at one reading of the clock. The holder's own
-// row, recognised, keeps its fence. The scope, which has an index, stays as it is.
+// mayBeTaken says whether a request gets the lock: its own row, which it recognises, one that no live holder has, and the one
+// that it replaces. Nobody can change the row before the transaction ends.
+func (l lockRow) mayBeTaken(req sitelock.Request) bool {
+	switch {
+	case !l.exists, l.Holder == req.Holder:
+		return true
+	case req.Replace.Holder == "":
+		return !l.Live
+	}
+	return l.Fence == req.Replace.Fence && (l.Holder == req.Replace.Holder || !l.Live)
+}
+
+// The holder's own row keeps its fence.
 const takeLockSQL = `
-INSERT INTO belay_site_lock (tenant_id, scope, fence, holder, host, pid, started_at, operation, plan_id, reason,
-    acquired_at, expires_at)
-VALUES (?1, ?2, 1, ?3, ?4, ?5, ?6, ?7, NULL, ?8, ` + now + `, ` + now + ` + ?9)
-ON CONFLICT (tenant_id) DO UPDATE SET fence = fence + (holder IS NOT ?3), holder = excluded.holder,
-    host = excluded.host, pid = excluded.pid, started_at = excluded.started_at, operation = excluded.operation,
-    plan_id = NULL, reason = excluded.reason, acquired_at = iif(holder IS ?3, acquired_at, excluded.acquired_at), expires_at = excluded.expires_at
-WHERE holder = ?3 OR (?10 = '' OR fence = ?11) AND (holder = ?10 OR NOT ` + live + `)
+UPDATE belay_site_lock SET fence = fence + (holder IS NOT ?2), acquired_at = iif(holder IS ?2, acquired_at, ` + now + `), holder = ?2,
+    host = ?3, pid = ?4, started_at = ?5, operation = ?6, plan_id = NULL, reason = ?7, expires_at = ` + now + ` + ?8
+WHERE tenant_id = ?1
 RETURNING fence, expires_at`
 
 func (t *transaction) take(ctx context.Context, before lockRow, req sitelock.Request) (sitelock.Grant, error) {
+	if !before.mayBeTaken(req) {
+		return sitelock.Grant{}, sitelock.ErrRefused
+	}
+	if err := t.place(ctx, before, req.Tenant, req.Scope); err != nil {
+		return sitelock.Grant{}, err
+	}
 	grant := sitelock.Grant{Held: sitelock.Held{Tenant: req.Tenant, Holder: req.Holder}}
 	var expires int64
-	err := found(t.row(ctx, takeLockSQL, req.Tenant, req.Scope, req.Holder, req.Process.Host, req.Process.PID,
-		millisOf(req.Process.StartedAt), req.Operation, req.Reason, req.Lease.Milliseconds(), req.Replace.Holder, req.Replace.Fence).
-		Scan(&grant.Held.Fence, &expires), sitelock.ErrRefused)
-	if err == nil && before.exists && before.scope != req.Scope {
-		_, err = t.exec(ctx, registerLockSQL, req.Tenant, req.Scope)
-	}
-	if duplicate(err) {
-		return sitelock.Grant{}, sitelock.ErrScopeTaken
-	}
+	err := t.row(ctx, takeLockSQL, req.Tenant, req.Holder, req.Process.Host, req.Process.PID, millisOf(req.Process.StartedAt),
+		req.Operation, req.Reason, req.Lease.Milliseconds()).Scan(&grant.Held.Fence, &expires)
 	grant.Expires = timeOf(expires)
 	return grant, err
 }
@@ -240,45 +261,16 @@ func (t *transaction) release(ctx context.Context, held sitelock.Held) error {
 	return err
 }
 
-const stateSQL = `
-SELECT ids.value, COALESCE(l.holder, ''), COALESCE(l.fence, 0), COALESCE(l.host, ''), COALESCE(l.pid, 0), COALESCE(l.started_at, 0),
-    COALESCE(l.operation, ''), COALESCE(l.plan_id, ''), COALESCE(p.change_id, ''), COALESCE(l.reason, ''),
-    COALESCE(l.acquired_at, 0), COALESCE(l.expires_at, 0), ` + now + `, COALESCE(` + live + `, 0)
-FROM json_each(?) AS ids LEFT JOIN belay_site_lock AS l ON l.tenant_id = ids.value
-LEFT JOIN belay_plan AS p ON p.tenant_id = l.tenant_id AND p.plan_id = l.plan_id`
-
-// lockStates reads the locks of the tenants; one without a lock is idle.
-func lockStates(ctx context.Context, tx session, ids string) (map[tenant.ID]sitelock.State, error) {
-	rows, err := tx.query(ctx, stateSQL, ids)
-	if err != nil {
-		return nil, err
-	}
-	states := make(map[tenant.ID]sitelock.State)
-	for rows.Next() {
-		var id tenant.ID
-		var st sitelock.State
-		var started, since, expires, at int64
-		if err := rows.Scan(&id, &st.Holder, &st.Fence, &st.Host, &st.PID, &started, &st.Operation, &st.Plan, &st.Change, &st.Reason,
-			&since, &expires, &at, &st.Live); err != nil {
-			return nil, err
-		}
-		st.StartedAt, st.Since, st.Expires, st.Now = timeOf(started), timeOf(since), timeOf(expires), timeOf(at)
-		states[id] = st
-	}
-	return states, nil
-}
-
 // State reads who has the tenant's lock.
 func (s *Store) State(ctx context.Context, id tenant.ID) (sitelock.State, error) {
 	var state sitelock.State
 	err := s.read(ctx, func(ctx context.Context, tx session) error {
-		ids := encode([]tenant.ID{id})
-		states, err := lockStates(ctx, tx, ids)
+		l, err := tx.lock(ctx, id)
 		if err != nil {
 			return err
 		}
-		state = states[id]
-		state.InFlight, err = scanPlans(tx.query(ctx, inFlightSQL, id))
+		records, err := tx.about(ctx, id, "", 0)
+		state = l.with(records)
 		return err
 	})
 	if err != nil {
@@ -307,7 +299,11 @@ func (s *Store) Break(ctx context.Context, id tenant.ID, by sitelock.Process, re
 		if err := t.row(ctx, breakLockSQL, id).Scan(&breaker.held.Fence); err != nil {
 			return err
 		}
-		if recovered, err = t.recover(ctx, breaker, before); err != nil {
+		records, err := t.about(ctx, id, "", breaker.held.Fence)
+		if err != nil {
+			return err
+		}
+		if recovered, err = t.recover(ctx, breaker, before, records); err != nil {
 			return err
 		}
 		return t.record(ctx, breaker, event{kind: plan.EventBreak, reason: reason})
@@ -341,10 +337,17 @@ func (t *transaction) register(ctx context.Context, id tenant.ID, scope string) 
 		return err
 	case before.removed:
 		return sitelock.ErrRemoved
-	case before.exists && before.scope == scope:
+	}
+	return t.place(ctx, before, id, scope)
+}
+
+// place makes the tenant's lock row, free, or gives it another scope.
+func (t *transaction) place(ctx context.Context, before lockRow, id tenant.ID, scope string) error {
+	if before.exists && before.scope == scope {
 		return nil
 	}
-	if _, err = t.exec(ctx, registerLockSQL, id, scope); duplicate(err) {
+	_, err := t.exec(ctx, registerLockSQL, id, scope)
+	if duplicate(err) {
 		return sitelock.ErrScopeTaken
 	}
 	return err

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	"github.com/belayhq/belay/migrations"
 	"github.com/belayhq/belay/storage"
@@ -18,9 +19,12 @@ INSERT INTO belay_schema_version (one, version) VALUES (1, 0) ON CONFLICT (one) 
 
 const setVersionSQL = `UPDATE belay_schema_version SET version = ?`
 
+// known are the migrations of this binary.
+var known = sync.OnceValue(func() []migrations.Migration { return migrations.For(tenant.SQLite) })
+
 // Migrate brings Belay's tables up to this binary's version, in one transaction.
 func (s *Store) Migrate(ctx context.Context) (from, to int, err error) {
-	all := migrations.For(tenant.SQLite)
+	all := known()
 	to = len(all)
 	err = s.write(ctx, func(ctx context.Context, t *transaction) error {
 		if err := t.conn.script(ctx, makeVersionSQL); err != nil {
@@ -49,7 +53,7 @@ func (s *Store) Migrate(ctx context.Context) (from, to int, err error) {
 
 // checkSchema refuses tables that a newer Belay made.
 func checkSchema(version int) error {
-	if newest := len(migrations.For(tenant.SQLite)); version > newest {
+	if newest := len(known()); version > newest {
 		return fmt.Errorf("%w: they have version %d, this binary knows %d", storage.ErrNewerSchema, version, newest)
 	}
 	return nil
@@ -74,6 +78,9 @@ func (s *Store) schemaVersion(ctx context.Context) (version int, err error) {
 		}
 		return tx.row(ctx, schemaVersionSQL).Scan(&version)
 	})
+	if err == nil && version == len(known()) {
+		s.migrated.Store(true)
+	}
 	return version, err
 }
 
@@ -86,13 +93,7 @@ func (s *Store) made(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if err := checkSchema(version); err != nil {
-		return false, err
-	}
-	if version == len(migrations.For(tenant.SQLite)) {
-		s.migrated.Store(true)
-	}
-	return version > 0, nil
+	return version > 0, checkSchema(version)
 }
 
 // ensureTables makes Belay's tables, unless they are there; one caller in the process at a time.

@@ -25,7 +25,7 @@ func (s *Store) read(ctx context.Context, fn func(ctx context.Context, tx sessio
 
 // snapshotSQL is what makes a read transaction look at the file, and so the only part of it that can find the file busy:
 // while a process recovers it after a crash.
-const snapshotSQL = `SELECT count(*) FROM sqlite_schema WHERE type = ''`
+const snapshotSQL = `SELECT 1 FROM sqlite_schema LIMIT 1`
 
 // snapshot runs fn in a read transaction: on the connection that writes, if it is free, rather than on another. As in a
 // transaction that writes, the context that fn gets is never cancelled: reads are short, and an interruption that comes late
@@ -69,8 +69,8 @@ func (s session) end(ctx context.Context) {
 }
 
 // planColumns are those of a plan p, in the order of scanPlans.
-const planColumns = `p.tenant_id, p.plan_id, p.change_id, p.digest, p.status, COALESCE(p.claimed_from, ''), COALESCE(p.fence, 0),
-    p.outcome, p.attempts, COALESCE(p.applied_seq, 0), p.cycle, p.steps_total, p.format, p.last_error, p.created_at, p.updated_at`
+const planColumns = `p.tenant_id, p.plan_id, p.change_id, p.digest, p.status, p.claimed_from, p.fence, p.outcome, p.attempts,
+    p.applied_seq, p.cycle, p.steps_total, p.format, p.last_error, p.created_at, p.updated_at`
 
 // scanPlans reads rows of planColumns, and closes them.
 func scanPlans(rows *rows, err error) ([]plan.Plan, error) {
@@ -95,30 +95,39 @@ func scanPlans(rows *rows, err error) ([]plan.Plan, error) {
 	return plans, nil
 }
 
-// journalColumns are those of a journal row j, in the order of scanEntries.
-const journalColumns = `j.tenant_id, j.plan_id, j.ordinal, j.step_id, j.state, j.fence, j.cycle, j.attempt,
-    CASE WHEN j.state IN ('intent', 'undo_intent') THEN max(0, j.deadline_at - ` + now + `) ELSE 0 END, j.updated_at`
+const journalSQL = `
+SELECT ordinal, step_id, state, fence, cycle, attempt, max(0, deadline_at - ` + now + `), updated_at
+FROM belay_journal WHERE tenant_id = +? AND plan_id = +? ORDER BY ordinal`
 
-// entry is a journal row with the plan it belongs to.
-type entry struct {
-	tenant tenant.ID
-	plan   plan.ID
-	plan.Entry
-}
-
-// scanEntries reads rows of journalColumns, and closes them. Nobody waits for what was begun under the fence mine.
-func scanEntries(rows *rows, err error, mine sitelock.Fence) ([]entry, error) {
+// records reads plans with their journals; query selects planColumns. Nobody waits for what was begun under the fence mine.
+func (s session) records(ctx context.Context, mine sitelock.Fence, query string, args ...any) ([]plan.Record, error) {
+	plans, err := scanPlans(s.query(ctx, query, args...))
 	if err != nil {
 		return nil, err
 	}
-	var entries []entry
-	for rows.Next() {
-		var e entry
-		var wait, updated int64
-		if err := rows.Scan(&e.tenant, &e.plan, &e.Ordinal, &e.Step, &e.State, &e.Fence, &e.Cycle, &e.Attempt, &wait, &updated); err != nil {
+	records := make([]plan.Record, len(plans))
+	for i, p := range plans {
+		records[i].Plan = p
+		if records[i].Journal, err = s.journal(ctx, p, mine); err != nil {
 			return nil, err
 		}
-		if e.Fence != mine {
+	}
+	return records, nil
+}
+
+func (s session) journal(ctx context.Context, p plan.Plan, mine sitelock.Fence) ([]plan.Entry, error) {
+	rows, err := s.query(ctx, journalSQL, p.Tenant, p.ID)
+	if err != nil {
+		return nil, err
+	}
+	var entries []plan.Entry
+	for rows.Next() {
+		var e plan.Entry
+		var wait, updated int64
+		if err := rows.Scan(&e.Ordinal, &e.Step, &e.State, &e.Fence, &e.Cycle, &e.Attempt, &wait, &updated); err != nil {
+			return nil, err
+		}
+		if intent(e.State) && e.Fence != mine {
 			e.WaitLeft = time.Duration(wait) * time.Millisecond
 		}
 		e.UpdatedAt = timeOf(updated)
@@ -128,43 +137,19 @@ func scanEntries(rows *rows, err error, mine sitelock.Fence) ([]entry, error) {
 }
 
 const plansSQL = `
-SELECT ` + planColumns + ` FROM belay_plan AS p WHERE tenant_id = ? ORDER BY applied_seq NULLS LAST, created_at, plan_id`
-
-const journalsSQL = `SELECT ` + journalColumns + ` FROM belay_journal AS j WHERE tenant_id = ? ORDER BY plan_id, ordinal`
+SELECT ` + planColumns + ` FROM belay_plan AS p WHERE p.tenant_id = +? ORDER BY p.applied_seq NULLS LAST, p.created_at, p.plan_id`
 
 // Records reads all plans of a tenant with their journals.
 func (s *Store) Records(ctx context.Context, id tenant.ID) ([]plan.Record, error) {
 	var records []plan.Record
-	err := s.read(ctx, func(ctx context.Context, tx session) error {
-		plans, err := scanPlans(tx.query(ctx, plansSQL, id))
-		if err != nil {
-			return err
-		}
-		rows, err := tx.query(ctx, journalsSQL, id)
-		entries, err := scanEntries(rows, err, 0)
-		if err != nil {
-			return err
-		}
-		records = join(plans, entries)
-		return nil
+	err := s.read(ctx, func(ctx context.Context, tx session) (err error) {
+		records, err = tx.records(ctx, 0, plansSQL, id)
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read plans: %w", err)
 	}
 	return records, nil
-}
-
-// join puts journal rows, which are in order, with their plans.
-func join(plans []plan.Plan, entries []entry) []plan.Record {
-	journals := make(map[plan.ID][]plan.Entry)
-	for _, e := range entries {
-		journals[e.plan] = append(journals[e.plan], e.Entry)
-	}
-	records := make([]plan.Record, len(plans))
-	for i, p := range plans {
-		records[i] = plan.Record{Plan: p, Journal: journals[p.ID]}
-	}
-	return records
 }
 
 const changeSQL = `SELECT body FROM belay_change WHERE digest = ?`
@@ -190,20 +175,8 @@ func (s *Store) Change(ctx context.Context, digest plan.Digest) (*plan.Change, e
 	return change, nil
 }
 
-// surveyed says which plans a survey reads: all, or those for one change, those that may be partial, and, for the lock,
-// those in flight.
-const surveyed = `(?2 = '' OR p.change_id = ?2 OR ` + inFlight + ` OR ` + unsettled + `)`
-
-const surveyPlansSQL = `
-SELECT ` + planColumns + ` FROM json_each(?1) AS ids CROSS JOIN belay_plan AS p ON p.tenant_id = ids.value
-WHERE ` + surveyed + ` ORDER BY p.tenant_id, p.applied_seq NULLS LAST, p.created_at, p.plan_id`
-
-const surveyJournalsSQL = `
-SELECT ` + journalColumns + ` FROM json_each(?1) AS ids CROSS JOIN belay_plan AS p ON p.tenant_id = ids.value
-CROSS JOIN belay_journal AS j ON j.tenant_id = p.tenant_id AND j.plan_id = p.plan_id
-WHERE ` + surveyed + ` ORDER BY j.tenant_id, j.plan_id, j.ordinal`
-
-// Survey reads locks, plans and journals of many tenants in at most three queries on one snapshot.
+// Survey reads locks, plans and journals of many tenants on one snapshot, one after the other: nothing is between this process
+// and the file that would make fewer statements cheaper.
 func (s *Store) Survey(ctx context.Context, ids []tenant.ID, change string) ([]engine.Survey, error) {
 	surveys := make([]engine.Survey, len(ids))
 	for i, id := range ids {
@@ -213,35 +186,9 @@ func (s *Store) Survey(ctx context.Context, ids []tenant.ID, change string) ([]e
 		return surveys, nil
 	}
 	err := s.read(ctx, func(ctx context.Context, tx session) error {
-		keys := encode(ids)
-		states, err := lockStates(ctx, tx, keys)
-		if err != nil {
-			return err
-		}
-		plans, err := scanPlans(tx.query(ctx, surveyPlansSQL, keys, change))
-		if err != nil {
-			return err
-		}
-		var entries []entry
-		if len(plans) > 0 {
-			rows, err := tx.query(ctx, surveyJournalsSQL, keys, change)
-			if entries, err = scanEntries(rows, err, 0); err != nil {
+		for i := range surveys {
+			if err := tx.survey(ctx, &surveys[i], change); err != nil {
 				return err
-			}
-		}
-		records := make(map[tenant.ID][]plan.Record)
-		for _, r := range join(plans, entries) {
-			records[r.Plan.Tenant] = append(records[r.Plan.Tenant], r)
-		}
-		for i, id := range ids {
-			surveys[i].Lock = states[id]
-			for _, r := range records[id] {
-				if r.Plan.InFlight() {
-					surveys[i].Lock.InFlight = append(surveys[i].Lock.InFlight, r.Plan)
-				}
-				if change == "" || r.Plan.Change == change || r.Partial() {
-					surveys[i].Records = append(surveys[i].Records, r)
-				}
 			}
 		}
 		return nil
@@ -250,6 +197,27 @@ func (s *Store) Survey(ctx context.Context, ids []tenant.ID, change string) ([]e
 		return nil, fmt.Errorf("survey: %w", err)
 	}
 	return surveys, nil
+}
+
+// survey reads the lock of a tenant and all its plans, or with a change that for it and those that are partial.
+func (s session) survey(ctx context.Context, of *engine.Survey, change string) error {
+	l, err := s.lock(ctx, of.Tenant)
+	if err != nil {
+		return err
+	}
+	if change == "" {
+		of.Records, err = s.records(ctx, 0, plansSQL, of.Tenant)
+		of.Lock = l.with(of.Records)
+		return err
+	}
+	records, err := s.about(ctx, of.Tenant, change, 0)
+	of.Lock = l.with(records)
+	for _, r := range records {
+		if r.Plan.Change == change || r.Partial() {
+			of.Records = append(of.Records, r)
+		}
+	}
+	return err
 }
 
 const imageSQL = `

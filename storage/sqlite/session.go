@@ -13,6 +13,10 @@ import (
 // session runs Belay's own statements on a connection of a pool. It calls the driver itself, under the lock of database/sql
 // that an action's calls take, too: database/sql would begin a goroutine for each transaction and each query in it, and
 // small statements cost less than that. Rows are read at once.
+//
+// Where SQLite's planner has compared a parameter with another term, for ORDER BY, max() or the condition of an index, it prepares the
+// statement again at each run, for the sake of the new value. The statements of every plan keep it from that by a plus before
+// the parameter.
 type session struct{ connection *sql.Conn }
 
 // native calls fn with the connection as the driver has it.

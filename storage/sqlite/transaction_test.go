@@ -189,10 +189,9 @@ func TestNoStatementScansATableThatGrowsWithTenants(t *testing.T) {
 	acquire(t, s.Store, tenant.NewID(), nil)
 	for name, text := range map[string]string{
 		"lockSQL": lockSQL, "renewLocksSQL": renewLocksSQL, "releaseLockSQL": releaseLockSQL, "extendLockSQL": extendLockSQL, "takeLockSQL": takeLockSQL,
-		"inFlightSQL": inFlightSQL, "planOfChangeSQL": planOfChangeSQL, "planSQL": planSQL, "findPartialSQL": findPartialSQL,
-		"findNewerSQL": findNewerSQL, "writePlanSQL": writePlanSQL, "movePlanSQL": movePlanSQL, "journalSQL": journalSQL, "writeJournalSQL": writeJournalSQL,
-		"stateSQL": stateSQL, "plansSQL": plansSQL,
-		"journalsSQL": journalsSQL, "surveyPlansSQL": surveyPlansSQL, "surveyJournalsSQL": surveyJournalsSQL, "imageSQL": imageSQL,
+		"aboutSQL": aboutSQL, "planSQL": planSQL, "findNewerSQL": findNewerSQL, "addPlanSQL": addPlanSQL, "putPlanSQL": putPlanSQL,
+		"movePlanSQL": movePlanSQL, "journalSQL": journalSQL, "addJournalSQL": addJournalSQL, "writeJournalSQL": writeJournalSQL,
+		"plansSQL": plansSQL, "imageSQL": imageSQL,
 		"eventsSQL": eventsSQL, "storeChangeSQL": storeChangeSQL, "changeByIDSQL": changeByIDSQL,
 		"tenantSQL": tenantSQL, "tenantsSQL": tenantsSQL, "putTenantSQL": putTenantSQL, "acquireLeaseSQL": acquireLeaseSQL,
 	} {
