@@ -16,6 +16,7 @@ import (
 // SQLSTATEs that mean something here. BY is a class of Belay's own functions.
 const (
 	codeLockLost    = "BY001"
+	codeRefused     = "BY002"
 	codeEscaped     = "BY003"
 	codeBudgetSpent = "BY004"
 	codeNoScope     = "BY005"
@@ -89,6 +90,8 @@ func withoutValues(e *pgconn.PgError) *Error {
 	clean := &Error{Code: e.Code, Constraint: e.ConstraintName, message: e.Message, position: int(e.Position)}
 	clean.fatal = e.SeverityUnlocalized == "FATAL" || e.SeverityUnlocalized == "PANIC"
 	switch {
+	case e.Code == codeRefused, e.Code == codeUniqueViolation && e.SchemaName == "belay" && e.TableName == "journal":
+		return &Error{Code: codeRefused, message: "a step, the plan or its lock is not as the holder knows it"}
 	case raised(e):
 		clean.message = "raised by the script or a trigger, whose text is not shown because it may quote rows"
 		return clean

@@ -41,7 +41,7 @@ WITH written AS (
 SELECT CASE WHEN (SELECT count(*) FROM written) <> $9::bigint THEN belay.refuse('BY002', 'illegal move of a step') END`
 
 // addJournalSQL writes the rows of steps that have none yet. A row that is there after all violates the primary key, which
-// takes the transaction down too.
+// takes the transaction down too, with the same error.
 const addJournalSQL = `
 INSERT INTO belay.journal (tenant_id, plan_id, ordinal, step_id, state, fence, cycle, updated_at)
 SELECT $1::uuid, $2::uuid, w.ordinal, w.step_id, 'done', $3::bigint, $4::integer, belay.now_ms()

@@ -34,6 +34,21 @@ var checkpoints = []test{
 			}
 		}
 	}},
+	{"a plan's time of change moves with its moves, not with each step", func(t *testing.T, d *database) {
+		s := d.site(t)
+		c := change("0001-first", 3)
+		x := s.begin(t, apply(c))
+		x.checkpoint(t, x.group(x.put(0)))
+		s.setPlan(t, x.claimed.Plan.ID, "updated_at = 1")
+		x.checkpoint(t, x.group(x.put(1)))
+		if at := s.plan(t, c).Plan.UpdatedAt.UnixMilli(); at != 1 {
+			t.Errorf("a step moved it to %d", at)
+		}
+		x.succeed(t, x.put(2))
+		if at := s.plan(t, c).Plan.UpdatedAt.UnixMilli(); at == 1 {
+			t.Error("the end of the plan did not move it")
+		}
+	}},
 	{"steps are undone newest first in one group", func(t *testing.T, d *database) {
 		s := d.site(t)
 		c := change("0001-first", 2)

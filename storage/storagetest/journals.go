@@ -51,7 +51,10 @@ var journals = []test{
 			s.journal(t, x.claimed.Plan.ID, 1, state)
 			group := x.group(x.put(0), x.put(1))
 			group.Steps[0].New, group.Steps[1].New = true, true
-			x.fails(t, group)
+			err := x.failure(t, group)
+			if group.Steps[1].New = false; state == plan.StepDone && err.Error() != x.failure(t, group).Error() {
+				t.Errorf("got %v, want %v, as where it is not said to be new", err, x.failure(t, group))
+			}
 			group.Steps = group.Steps[:1]
 			x.checkpoint(t, group)
 		}
