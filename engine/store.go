@@ -43,7 +43,7 @@ type Store interface {
 	Records(ctx context.Context, id tenant.ID) ([]plan.Record, error)
 	// Change reads a change by digest.
 	Change(ctx context.Context, digest plan.Digest) (*plan.Change, error)
-	// Survey reads, in a constant number of queries, the lock and the plans with their journals of up to 1,000
+	// Survey reads, in a constant number of round trips, the lock and the plans with their journals of up to 1,000
 	// tenants; with a change id only that plan and those that are partial. The order is that of ids.
 	Survey(ctx context.Context, ids []tenant.ID, change string) ([]Survey, error)
 	// Image reads the before-image of a step: nil if it has none, not nil if it has an empty one. A damaged image is

@@ -52,7 +52,7 @@ func (e *Engine) Change(ctx context.Context, t tenant.Tenant, digest plan.Digest
 	return change, AsRefusal(err)
 }
 
-// Survey reads the locks and plans of tenants, in a constant number of queries for each thousand tenants of one
+// Survey reads the locks and plans of tenants, in a constant number of round trips for each thousand tenants of one
 // database, without a lock. With a change id it reads only that plan and those that are partial. One database that cannot
 // be read does not keep the others from being. The tenants of a batch come grouped by database.
 func (e *Engine) Survey(ctx context.Context, tenants iter.Seq2[tenant.Tenant, error], change string) iter.Seq2[Surveyed, error] {

@@ -72,7 +72,7 @@ func (s session) end(ctx context.Context) {
 const planColumns = `p.tenant_id, p.plan_id, p.change_id, p.digest, p.status, p.claimed_from, p.fence, p.outcome, p.attempts,
     p.applied_seq, p.cycle, p.steps_total, p.format, p.last_error, p.created_at, p.updated_at`
 
-// scanPlans reads rows of planColumns, and closes them.
+// scanPlans reads rows of planColumns.
 func scanPlans(rows *rows, err error) ([]plan.Plan, error) {
 	if err != nil {
 		return nil, err
