@@ -26,7 +26,13 @@ type ApplyOptions struct {
 	Repin bool
 	// OutOfOrder lets ApplyMissing apply a change that comes before one in place.
 	OutOfOrder bool
+	// Expect, if set, gives the [Preview.Basis] of each tenant, empty if there is none. A tenant whose plans are not those any
+	// more is refused, under its lock.
+	Expect func(tenant.ID) Basis
 }
+
+// claimsLate says that what speaks against the claim can only be known under the lock.
+func (o ApplyOptions) claimsLate() bool { return o.Repin || o.Expect != nil }
 
 // Apply brings a tenant to where every step of the change is in place. A plan that an earlier apply left partial is
 // resumed at the first step not in place; one that is applied is left as it is.
@@ -55,31 +61,42 @@ func (e *Engine) applyKnowing(ctx context.Context, t tenant.Tenant, change *plan
 	if mine, err := o.whyNotApply(ctx, change, opts, known); err != nil {
 		return o.endUnclaimed(mine, VerdictAlreadyApplied, err)
 	}
-	claim := applyClaim(change, digest, opts)
+	claimed, mine, err := o.acquireFor(ctx, change, applyClaim(change, digest, opts), opts)
+	if o.lock != nil {
+		defer o.release(ctx)
+	}
+	if err != nil {
+		return o.endUnclaimed(mine, VerdictAlreadyApplied, err)
+	}
+	return o.applyOne(ctx, o.newRun(program, *claimed, plan.Up), opts)
+}
+
+// acquireFor takes the tenant's lock and claims the plan of a change, in one transaction where nothing has to be looked at
+// between the two. Of an error it returns the plan as it was found, if it was looked at. The caller releases the lock if
+// there is one.
+func (o *operation) acquireFor(ctx context.Context, change *plan.Change, claim *sitelock.Claim, opts ApplyOptions) (claimed, mine *plan.Record, err error) {
 	first := claim
-	if opts.Repin {
-		first = nil // which steps may differ is known only under the lock
+	if opts.claimsLate() {
+		first = nil
 	}
 	grant, err := o.acquire(ctx, sitelock.OpApply, first, opts.LockTimeout)
 	if err != nil {
-		return o.endUnclaimed(nil, "", err)
+		return nil, nil, err
 	}
-	defer o.release(ctx)
-	claimed := grant.Claimed
+	claimed = grant.Claimed
 	if first == nil {
-		mine, err := o.whyNotApply(ctx, change, opts, nil)
-		if err == nil {
-			o.request.Claim = claim
-			claimed, err = o.claim(ctx, claim)
+		if mine, err = o.whyNotApply(ctx, change, opts, nil); err != nil {
+			return nil, mine, err
 		}
-		if err != nil {
-			return o.endUnclaimed(mine, VerdictAlreadyApplied, err)
+		o.request.Claim = claim
+		if claimed, err = o.claim(ctx, claim); err != nil {
+			return nil, mine, err
 		}
 	}
 	if claimed == nil {
-		return o.explainNoApply(ctx, change, opts)
+		mine, err = o.whyUnclaimed(ctx, change, opts)
 	}
-	return o.applyOne(ctx, o.newRun(program, *claimed, plan.Up), opts)
+	return claimed, mine, err
 }
 
 func applyClaim(change *plan.Change, digest plan.Digest, opts ApplyOptions) *sitelock.Claim {
@@ -167,13 +184,16 @@ func (o *operation) stillRequired(ctx context.Context, r *run) error {
 // whyNotApply says what speaks against the apply, in the tenant's plans as known or else as read now.
 func (o *operation) whyNotApply(ctx context.Context, change *plan.Change, opts ApplyOptions, known []plan.Record) (*plan.Record, error) {
 	records := known
-	if records == nil || len(change.Requires) > 0 {
+	if records == nil || len(change.Requires) > 0 || opts.Expect != nil {
 		var err error
-		if records, err = o.recordsFor(ctx, change); err != nil {
+		if records, err = o.recordsFor(ctx, change, opts); err != nil {
 			return nil, err
 		}
 	}
 	mine := find(records, change.ID)
+	if err := whyMoved(o.tenant.ID, records, opts.Expect); err != nil {
+		return mine, err
+	}
 	if err := whyNotApply(records, change, o.digest, opts); err != nil {
 		return mine, err
 	}
@@ -184,9 +204,9 @@ func (o *operation) whyNotApply(ctx context.Context, change *plan.Change, opts A
 }
 
 // recordsFor reads the plans that may speak against an apply: of a long history the few that a survey reads, unless the
-// change requires others.
-func (o *operation) recordsFor(ctx context.Context, change *plan.Change) ([]plan.Record, error) {
-	if len(change.Requires) > 0 {
+// change requires others or the basis of a preview is to be compared.
+func (o *operation) recordsFor(ctx context.Context, change *plan.Change, opts ApplyOptions) ([]plan.Record, error) {
+	if len(change.Requires) > 0 || opts.Expect != nil {
 		return o.store.Records(ctx, o.tenant.ID)
 	}
 	surveyed, err := surveyStore(ctx, o.store, []tenant.Tenant{o.tenant}, change.ID)
@@ -218,11 +238,11 @@ func (o *operation) whyNotRepin(ctx context.Context, mine *plan.Record, change *
 	return nil
 }
 
-// explainNoApply reads why a claim was refused.
-func (o *operation) explainNoApply(ctx context.Context, change *plan.Change, opts ApplyOptions) (Result, error) {
+// whyUnclaimed reads why a claim was refused.
+func (o *operation) whyUnclaimed(ctx context.Context, change *plan.Change, opts ApplyOptions) (*plan.Record, error) {
 	mine, err := o.whyNotApply(ctx, change, opts, nil)
 	if err == nil {
 		err = fmt.Errorf("tenant %s, change %s: the claim was refused", o.tenant.Name, change.ID)
 	}
-	return o.endUnclaimed(mine, VerdictAlreadyApplied, err)
+	return mine, err
 }

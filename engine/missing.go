@@ -46,7 +46,7 @@ func (e *Engine) ApplyAllMissing(ctx context.Context, tenants iter.Seq2[tenant.T
 	p := e.newPool("", opts.LockTimeout, pool, report)
 	p.settle = func(s Surveyed) (Result, bool) {
 		missing, _, err := missingOf(s.Records, list, opts)
-		if err != nil || len(missing) > 0 || len(list) == 0 || s.Lock.Live {
+		if err != nil || len(missing) > 0 || len(list) == 0 || s.Lock.Live || opts.Expect != nil {
 			return Result{}, false
 		}
 		return settled(s.Tenant, find(s.Records, list[len(list)-1].change.ID), VerdictAlreadyApplied), true
@@ -72,7 +72,9 @@ func (e *Engine) applyMissing(ctx context.Context, t tenant.Tenant, list []pinne
 		return o.endUnclaimed(nil, "", err)
 	}
 	missing, about, err := missingOf(known, list, opts)
-	if err == nil && len(missing) == 0 {
+	if moved := whyMoved(t.ID, known, opts.Expect); moved != nil {
+		err = moved
+	} else if err == nil && len(missing) == 0 {
 		err = errAlready
 	}
 	if err != nil {
@@ -89,18 +91,18 @@ func (e *Engine) applyMissing(ctx context.Context, t tenant.Tenant, list []pinne
 		}
 	}
 	o.turnTo(missing[0])
-	grant, err := o.acquire(ctx, sitelock.OpApply, claims[0], opts.LockTimeout)
-	if err != nil {
-		return o.endUnclaimed(nil, "", err)
+	claimed, mine, err := o.acquireFor(ctx, missing[0].change, claims[0], opts)
+	if o.lock != nil {
+		defer o.release(ctx)
 	}
-	defer o.release(ctx)
-	if grant.Claimed == nil {
-		return o.explainNoApply(ctx, missing[0].change, opts)
+	if err != nil {
+		return o.endUnclaimed(mine, VerdictAlreadyApplied, err)
 	}
 	ctx, cancel := withTimeout(ctx, opts.Timeout, 0)
 	defer cancel()
 	opts.Timeout = 0 // it bounds all of them together
-	return o.applyChosen(ctx, *grant.Claimed, missing, programs, claims, opts)
+	opts.Expect = nil
+	return o.applyChosen(ctx, *claimed, missing, programs, claims, opts)
 }
 
 // applyChosen runs the missing changes upwards under one lease, each claimed when the one before it rests.
@@ -123,7 +125,8 @@ func (o *operation) applyChosen(ctx context.Context, first plan.Record, missing 
 			return o.endUnclaimed(nil, "", err)
 		}
 		if next == nil {
-			return o.explainNoApply(ctx, missing[i+1].change, opts)
+			mine, err := o.whyUnclaimed(ctx, missing[i+1].change, opts)
+			return o.endUnclaimed(mine, VerdictAlreadyApplied, err)
 		}
 		record = *next
 	}

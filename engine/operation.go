@@ -155,7 +155,7 @@ func verdictOf(err error) Verdict {
 		switch refused.Reason {
 		case RefusedQuarantined, RefusedHalfUndone, RefusedBlocked, RefusedImage:
 			return VerdictPartial
-		case RefusedDigest, RefusedIrreversible, RefusedRequires, RefusedNewer, RefusedOutOfOrder, RefusedUnknown, RefusedInvalid,
+		case RefusedDigest, RefusedIrreversible, RefusedRequires, RefusedNewer, RefusedOutOfOrder, RefusedMoved, RefusedUnknown, RefusedInvalid,
 			RefusedNewerSchema, RefusedNewerBinary, RefusedScopeTaken, RefusedRemoved, RefusedNoScope:
 			return VerdictRefused
 		}

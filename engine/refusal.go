@@ -25,6 +25,7 @@ const (
 	RefusedNewer        Refusal = "newer_applied" // a newer plan is in place on top of it
 	RefusedOutOfOrder   Refusal = "out_of_order"  // a change that comes later in the list is in place already
 	RefusedImage        Refusal = "image_damaged" // a before-image that the way back needs is damaged or gone
+	RefusedMoved        Refusal = "moved"         // the tenant's plans are not those that a preview was made of
 	RefusedUnknown      Refusal = "unknown_change"
 	RefusedInvalid      Refusal = "invalid_change"
 

@@ -202,6 +202,8 @@ func (a advice) refused(e *engine.RefusedError) []Next {
 		return []Next{{a.again("--cascade"), "to take the newer ones back too, newest first"}}
 	case engine.RefusedOutOfOrder:
 		return []Next{{a.again("--out-of-order"), "if it does not matter that they come late"}, a.status()}
+	case engine.RefusedMoved:
+		return []Next{{a.again("--dry-run"), "to see what would be done now"}, a.status()}
 	case engine.RefusedInvalid:
 		return []Next{{"belay change validate " + Quote(Clean(a.argument())), "to see everything that is wrong with it"}}
 	case engine.RefusedNewerSchema:

@@ -139,6 +139,7 @@ func TestEveryProblemNamesTheCommandsThatAreSafeNext(t *testing.T) {
 		{"quarantined", undo, engine.VerdictPartial, refused(engine.RefusedQuarantined), "belay rollback 0042 -t acme --retry"},
 		{"half undone", apply, engine.VerdictPartial, refused(engine.RefusedHalfUndone), "belay rollback 0042 -t acme"},
 		{"newer", undo, engine.VerdictRefused, refused(engine.RefusedNewer, "0043"), "--cascade"},
+		{"moved", apply, engine.VerdictRefused, refused(engine.RefusedMoved), "belay apply changes/0042 -t acme --dry-run"},
 		{"invalid", apply, engine.VerdictRefused, refused(engine.RefusedInvalid), "belay change validate changes/0042"},
 		{"unknown", undo, engine.VerdictRefused, refused(engine.RefusedUnknown), "belay status -t acme"},
 	} {
