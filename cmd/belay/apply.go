@@ -61,6 +61,8 @@ type applyFlags struct {
 	repin             bool
 	outOfOrder        bool
 	detailed          bool
+	dryRun            bool
+	expectPlan        string
 }
 
 // repeated lists the flags that the same apply needs again.
@@ -88,11 +90,16 @@ CHANGE is a path if it holds a "/" or names a directory here, else the id of a c
 
 DIR is a directory whose folders are changes. Each tenant gets those that it does not have, after those they require and
 otherwise by id, and stops at the first that fails. A change that comes before one in place is refused: --out-of-order
-applies it late. So one command brings a new tenant up to date.`,
+applies it late. So one command brings a new tenant up to date.
+
+With --dry-run it shows what would run on each tenant, steps and statements, takes no lock and writes nothing. Its JSON document is a
+plan: with --expect-plan FILE an apply refuses every tenant that the plan does not have, or that has moved since.`,
 		Example: `  belay apply changes/0042-customer-locale -t acme
   belay apply changes --all -y
   belay apply changes/0042-customer-locale -l ring=canary --expect 5 -y
-  belay apply 0042-customer-locale --all --exclude 'test-*' -p 16 -o jsonl -y`,
+  belay apply 0042-customer-locale --all --exclude 'test-*' -p 16 -o jsonl -y
+  belay apply changes --all --dry-run -o json > plan.json
+  belay apply changes --all --expect-plan plan.json -y`,
 		Args: cobra.ExactArgs(1),
 	}
 	f.addTo(p, cmd)
@@ -100,6 +107,8 @@ applies it late. So one command brings a new tenant up to date.`,
 	cmd.Flags().BoolVar(&f.repin, "repin", false, "let a partial plan take an edited change, if only steps not in place differ")
 	cmd.Flags().BoolVar(&f.outOfOrder, "out-of-order", false, "of a DIR: also apply changes that come before one in place")
 	cmd.Flags().BoolVar(&f.detailed, "detailed-exitcode", false, "exit 2 if work is left that nobody failed at")
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "show what would run, and run nothing")
+	cmd.Flags().StringVar(&f.expectPlan, "expect-plan", "", "refuse tenants that are not as in `FILE`, what --dry-run -o json printed")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error { return p.apply(cmd, args[0], f) }
 	return cmd
 }
@@ -123,7 +132,14 @@ func (p *program) apply(cmd *cobra.Command, arg string, f applyFlags) error {
 	if err != nil {
 		return err
 	}
+	if cmd.Flags().Changed("expect-plan") && f.expectPlan == "" {
+		return misuse("--expect-plan is empty")
+	}
 	if err := f.suit(several); err != nil {
+		return err
+	}
+	expect, err := s.expected(f.expectPlan, changes)
+	if err != nil {
 		return err
 	}
 	tenants, err := s.choose(ctx, cmd, &f.selection)
@@ -135,6 +151,13 @@ func (p *program) apply(cmd *cobra.Command, arg string, f applyFlags) error {
 	}
 	if err := s.startEngineFor(tenants); err != nil {
 		return err
+	}
+	opts := engine.ApplyOptions{
+		LockTimeout: wait, Timeout: f.timeout, AllowIrreversible: f.allowIrreversible, Retry: f.retry, Repin: f.repin,
+		OutOfOrder: f.outOfOrder, Expect: expect,
+	}
+	if f.dryRun {
+		return s.previewApply(ctx, f, arg, changes, several, tenants, opts)
 	}
 	if !f.yes {
 		if err := s.confirmApply(ctx, arg, changes, tenants); err != nil {
@@ -148,10 +171,6 @@ func (p *program) apply(cmd *cobra.Command, arg string, f applyFlags) error {
 	if !several {
 		o.command.Change = changes[0].ID
 	}
-	opts := engine.ApplyOptions{
-		LockTimeout: wait, Timeout: f.timeout, AllowIrreversible: f.allowIrreversible, Retry: f.retry, Repin: f.repin,
-		OutOfOrder: f.outOfOrder,
-	}
 	return o.run(ctx, func(ctx context.Context, ts iter.Seq2[tenant.Tenant, error], report func(engine.Result)) error {
 		if several {
 			return s.engine.ApplyAllMissing(ctx, ts, changes, opts, pool, report)
@@ -163,6 +182,10 @@ func (p *program) apply(cmd *cobra.Command, arg string, f applyFlags) error {
 // suit refuses flags that mean nothing for what is applied: one change, or a directory of them.
 func (f *applyFlags) suit(several bool) error {
 	switch {
+	case f.dryRun && f.repin:
+		return misuse("--dry-run cannot tell which edits a plan takes: that is known only under its lock; leave --repin out")
+	case f.dryRun && f.expectPlan != "":
+		return misuse("--dry-run makes a plan and --expect-plan follows one: give one of them")
 	case several && f.repin:
 		return misuse("--repin is for one change: name its folder")
 	case !several && f.outOfOrder:

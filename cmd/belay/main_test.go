@@ -204,6 +204,7 @@ var volatile = []struct {
 	{regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`), "<uuid>"},
 	{regexp.MustCompile(`sha256:[0-9a-f]{64}`), "<digest>"},
 	{regexp.MustCompile(`"\d{4}-\d\d-\d\dT[0-9:.]+Z"`), `"<time>"`},
+	{regexp.MustCompile(`"basis": "[0-9a-f]{32}"`), `"basis": "<basis>"`},
 	{regexp.MustCompile(`"(pid|duration_ms)":( ?)\d+`), `"$1":$2<number>`},
 	{regexp.MustCompile(`"host":( ?)"[^"]*"`), `"host":$1"<host>"`},
 }

@@ -80,24 +80,32 @@ func (s *Summary) Count(v engine.Verdict) {
 
 // String is the summary in words, without what did not occur.
 func (s *Summary) String() string {
+	return inWords(
+		counted{s.Applied, "applied"},
+		counted{s.AlreadyApplied, "already applied"},
+		counted{s.RolledBack, "rolled back"},
+		counted{s.AlreadyRolledBack, "already rolled back"},
+		counted{s.Verified, "verified"},
+		counted{s.Resolved, "resolved"},
+		counted{s.Failed, "failed"},
+		counted{s.Partial, "partial or quarantined"},
+		counted{s.Busy, "locked by someone else"},
+		counted{s.Cancelled, "cancelled"},
+		counted{s.Refused, "refused"},
+		counted{s.Skipped, "skipped"},
+	)
+}
+
+// counted is a number with what it counts.
+type counted struct {
+	n    int
+	what string
+}
+
+// inWords lists what occurs.
+func inWords(counts ...counted) string {
 	var parts []string
-	for _, c := range []struct {
-		n    int
-		what string
-	}{
-		{s.Applied, "applied"},
-		{s.AlreadyApplied, "already applied"},
-		{s.RolledBack, "rolled back"},
-		{s.AlreadyRolledBack, "already rolled back"},
-		{s.Verified, "verified"},
-		{s.Resolved, "resolved"},
-		{s.Failed, "failed"},
-		{s.Partial, "partial or quarantined"},
-		{s.Busy, "locked by someone else"},
-		{s.Cancelled, "cancelled"},
-		{s.Refused, "refused"},
-		{s.Skipped, "skipped"},
-	} {
+	for _, c := range counts {
 		if c.n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", c.n, c.what))
 		}

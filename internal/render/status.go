@@ -1,6 +1,7 @@
 package render
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -197,28 +198,13 @@ func (s *StatusSummary) countPlan(p PlanStatus) {
 
 // Lines is the summary in words, one line for tenants and one for plans, without what does not occur.
 func (s *StatusSummary) Lines() []string {
-	type count struct {
-		n    int
-		what string
-	}
-	words := func(counts ...count) string {
-		var parts []string
-		for _, c := range counts {
-			if c.n > 0 {
-				parts = append(parts, fmt.Sprintf("%d %s", c.n, c.what))
-			}
-		}
-		if len(parts) == 0 {
-			return "none"
-		}
-		return strings.Join(parts, ", ")
-	}
+	words := func(counts ...counted) string { return cmp.Or(inWords(counts...), "none") }
 	return []string{
-		fmt.Sprintf("tenants: %d (%s)", s.Tenants, words(count{s.Idle, "idle"}, count{s.Running, "running"},
-			count{s.Interrupted, "interrupted"}, count{s.Held, "held"}, count{s.Unreadable, "unreadable"})),
-		"plans:   " + words(count{s.Applied, "applied"}, count{s.Pending, "pending"}, count{s.Applying, "applying"},
-			count{s.RollingBack, "rolling back"}, count{s.Partial, "of them partial"}, count{s.Quarantined, "of them quarantined"},
-			count{s.NoPlan, Noun(s.NoPlan, "tenant") + " without one"}),
+		fmt.Sprintf("tenants: %d (%s)", s.Tenants, words(counted{s.Idle, "idle"}, counted{s.Running, "running"},
+			counted{s.Interrupted, "interrupted"}, counted{s.Held, "held"}, counted{s.Unreadable, "unreadable"})),
+		"plans:   " + words(counted{s.Applied, "applied"}, counted{s.Pending, "pending"}, counted{s.Applying, "applying"},
+			counted{s.RollingBack, "rolling back"}, counted{s.Partial, "of them partial"}, counted{s.Quarantined, "of them quarantined"},
+			counted{s.NoPlan, Noun(s.NoPlan, "tenant") + " without one"}),
 	}
 }
 
