@@ -63,7 +63,12 @@ const (
 	formatTable format = "table"
 	formatJSON  format = "json"
 	formatLines format = "jsonl"
+	// formatNames is one name a line, of the commands that have listsNames among their annotations.
+	formatNames format = "name"
 )
+
+// listsNames marks a command that lists tenants.
+const listsNames = "names"
 
 // configDocument is belay.yaml.
 type configDocument struct {
@@ -205,10 +210,10 @@ func parseFormat(o origin) (format, error) {
 	switch f := format(o.value); f {
 	case "":
 		return formatTable, nil
-	case formatTable, formatJSON, formatLines:
+	case formatTable, formatJSON, formatLines, formatNames:
 		return f, nil
 	}
-	return "", fmt.Errorf("%s: output is %q, it must be table, json or jsonl", o.from, o.value)
+	return "", fmt.Errorf("%s: output is %q, it must be table, json or jsonl, or name for what lists tenants", o.from, o.value)
 }
 
 func parseLogLevel(o origin) (zerolog.Level, error) {

@@ -154,7 +154,7 @@ func (o *operation) result(r engine.Result) {
 	switch o.session.settings.Format {
 	case formatJSON:
 		o.report.Tenants = append(o.report.Tenants, render.NewTenantResult(r))
-	case formatTable:
+	case formatTable, formatNames:
 		if o.verbose || r.Err != nil || worthShowing(r.Verdict) && o.tenants.Count <= tenantsShown {
 			o.table.Add(r.Tenant.Name, strings.ReplaceAll(string(r.Verdict), "_", " "),
 				fmt.Sprintf("%d/%d", r.StepsDone, r.StepsTotal), render.Duration(r.Duration))
@@ -213,7 +213,7 @@ func (o *operation) tell() error {
 	case formatLines:
 		o.stream.Summary(o.report)
 		return nil
-	case formatTable:
+	case formatTable, formatNames:
 	}
 	if err := o.table.Write(s.stdout); err != nil {
 		return err

@@ -75,7 +75,7 @@ func (v *preview) add(one engine.Preview, selected int) error {
 		return render.JSONLine(v.session.stdout, previewLine{"tenant", v.document.Schema, t})
 	case formatJSON:
 		v.document.Tenants = append(v.document.Tenants, t)
-	case formatTable:
+	case formatTable, formatNames:
 		if v.every || bad || t.Result == render.WouldApply && selected <= tenantsShown {
 			t.Rows(v.table)
 		}
@@ -96,7 +96,7 @@ func (v *preview) tell(subject string) error {
 		return render.JSON(s.stdout, d)
 	case formatLines:
 		return render.JSONLine(s.stdout, previewSummaryLine{"summary", d.Schema, d.Change, d.Changes, d.Summary})
-	case formatTable:
+	case formatTable, formatNames:
 	}
 	if err := d.WriteStatements(s.stdout); err != nil {
 		return err

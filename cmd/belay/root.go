@@ -45,14 +45,14 @@ func (p *program) rootCommand() *cobra.Command {
 	f.StringVar(&p.flags.databaseURL, "database-url", "", "control database `URL` (default "+defaultDatabaseURL+")")
 	f.StringVar(&p.flags.lease, "lease", "", "how long a lock lives without a renewal, a `DURATION` (default 60s)")
 	f.StringVar(&p.flags.connections, "max-connections", "", "open at most `N` connections to all databases together (default 200)")
-	f.StringVarP(&p.flags.output, "output", "o", "", "`FORMAT` of data on standard output: table, json or jsonl (default table)")
+	f.StringVarP(&p.flags.output, "output", "o", "", "`FORMAT` of data on standard output: table, json or jsonl; of tenants also name (default table)")
 	f.StringVar(&p.flags.logLevel, "log-level", "", "`LEVEL` of the log on standard error: trace, debug, info, warn, error or off (default warn)")
 	root.AddCommand(
 		p.initCommand(), p.changeCommand(), p.tenantCommand(), p.applyCommand(), p.rollbackCommand(), p.verifyCommand(),
 		p.statusCommand(), p.historyCommand(), p.resolveCommand(), p.lockCommand(), p.leaseCommand(), p.dbCommand(),
 		p.versionCommand(),
 	)
-	return root
+	return p.completed(root)
 }
 
 // start runs before every command's own code.
@@ -60,6 +60,9 @@ func (p *program) start(cmd *cobra.Command, _ []string) error {
 	s, err := p.loadSettings(cmd.Flags())
 	if err != nil {
 		return &failure{code: exitUsage, err: err}
+	}
+	if s.Format == formatNames && cmd.Annotations[listsNames] == "" {
+		return misuse("output is %q, which is for status, tenant list and tenant show: the names of tenants, one a line", s.Format)
 	}
 	p.settings, p.started = s, true
 	return nil
@@ -122,7 +125,7 @@ func (p *program) show(document any, table func() error) error {
 		return render.JSON(p.stdout, document)
 	case formatLines:
 		return render.JSONLine(p.stdout, document)
-	case formatTable:
+	case formatTable, formatNames:
 	}
 	return table()
 }

@@ -25,8 +25,9 @@ func (p *program) tenantListCommand() *cobra.Command {
 		Use:   "list",
 		Short: "List tenants",
 		Example: `  belay tenant list
-  belay tenant list -l 'ring in (canary,early)' -o jsonl`,
-		Args: cobra.NoArgs,
+  belay tenant list -l 'ring in (canary,early)' -o jsonl
+  belay tenant list -o name | belay verify 0042-customer-locale --tenants-from -`,
+		Args: cobra.NoArgs, Annotations: map[string]string{listsNames: "yes"},
 	}
 	sel.addTo(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return p.listTenants(cmd, &sel) }
@@ -40,7 +41,7 @@ func (p *program) tenantShowCommand() *cobra.Command {
 		Short: "Show a tenant's id, target and labels",
 		Example: `  belay tenant show acme
   belay tenant show acme -o json`,
-		Args: cobra.ArbitraryArgs,
+		Args: cobra.ArbitraryArgs, Annotations: map[string]string{listsNames: "yes"},
 	}
 	sel.addTo(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -212,8 +213,13 @@ type tenantLine struct {
 
 func (v *tenantView) add(t tenant.Tenant, result string) error {
 	one := render.NewTenant(t, result)
-	if v.session.settings.Format == formatLines {
+	switch v.session.settings.Format {
+	case formatLines:
 		return render.JSONLine(v.session.stdout, tenantLine{"tenant", v.document.Schema, one})
+	case formatNames:
+		_, err := fmt.Fprintln(v.session.stdout, t.Name)
+		return err
+	case formatTable, formatJSON:
 	}
 	v.document.Tenants = append(v.document.Tenants, one)
 	state := "enabled"
@@ -229,7 +235,7 @@ func (v *tenantView) add(t tenant.Tenant, result string) error {
 }
 
 func (v *tenantView) end() error {
-	if v.session.settings.Format == formatLines {
+	if f := v.session.settings.Format; f == formatLines || f == formatNames {
 		return nil
 	}
 	return v.session.show(v.document, func() error {

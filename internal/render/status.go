@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/belayhq/belay/engine"
@@ -39,6 +40,8 @@ type StatusSummary struct {
 	RollingBack int `json:"rolling_back"`
 	Partial     int `json:"partial"`
 	Quarantined int `json:"quarantined"`
+	// Behind counts the tenants that lack a change of the directory asked about; nil if none was.
+	Behind *int `json:"behind,omitempty"`
 }
 
 // TenantStatus is a tenant's lock and plans.
@@ -51,6 +54,8 @@ type TenantStatus struct {
 	Error    *Failure     `json:"error"`
 	// Attention says why a person should look at this tenant.
 	Attention []string `json:"attention"`
+	// Behind names the changes that this tenant lacks of the directory asked about, in their order; nil if none was.
+	Behind []string `json:"behind,omitzero"`
 
 	lockState sitelock.State
 }
@@ -112,6 +117,20 @@ func NewTenantStatus(s engine.Surveyed) TenantStatus {
 	return t
 }
 
+// Lags notes which of these changes the tenant lacks: it has those that are applied, and whole.
+func (t *TenantStatus) Lags(changes []*plan.Change) {
+	if t.Error != nil {
+		return
+	}
+	t.Behind = []string{}
+	for _, c := range changes {
+		has := func(p PlanStatus) bool { return p.Change == c.ID && p.Status == plan.Applied && !p.Partial }
+		if !slices.ContainsFunc(t.Plans, has) {
+			t.Behind = append(t.Behind, c.ID)
+		}
+	}
+}
+
 func newPlanStatus(r plan.Record, lock sitelock.State) PlanStatus {
 	p := PlanStatus{
 		Change: r.Plan.Change, Plan: r.Plan.ID, Status: r.Plan.Status, Outcome: r.Plan.Outcome,
@@ -165,6 +184,9 @@ func (s *StatusSummary) Count(t TenantStatus, change string) {
 	case sitelock.StateHeld:
 		s.Held++
 	}
+	if s.Behind != nil && len(t.Behind) > 0 {
+		*s.Behind++
+	}
 	plans := 0
 	for _, p := range t.Plans {
 		if change == "" || p.Change == change {
@@ -199,25 +221,51 @@ func (s *StatusSummary) countPlan(p PlanStatus) {
 // Lines is the summary in words, one line for tenants and one for plans, without what does not occur.
 func (s *StatusSummary) Lines() []string {
 	words := func(counts ...counted) string { return cmp.Or(inWords(counts...), "none") }
-	return []string{
+	lines := []string{
 		fmt.Sprintf("tenants: %d (%s)", s.Tenants, words(counted{s.Idle, "idle"}, counted{s.Running, "running"},
 			counted{s.Interrupted, "interrupted"}, counted{s.Held, "held"}, counted{s.Unreadable, "unreadable"})),
 		"plans:   " + words(counted{s.Applied, "applied"}, counted{s.Pending, "pending"}, counted{s.Applying, "applying"},
 			counted{s.RollingBack, "rolling back"}, counted{s.Partial, "of them partial"}, counted{s.Quarantined, "of them quarantined"},
 			counted{s.NoPlan, Noun(s.NoPlan, "tenant") + " without one"}),
 	}
+	if s.Behind != nil {
+		lines = append(lines, fmt.Sprintf("behind:  %s", Plural(*s.Behind, "tenant")))
+	}
+	return lines
 }
 
 // StatusTable shows tenants for people.
-type StatusTable struct{ table *Table }
-
-// NewStatusTable returns a table without tenants.
-func NewStatusTable() *StatusTable {
-	return &StatusTable{NewTable("TENANT", "LOCK", "CHANGE", "STATUS", "STEPS", "NOTE")}
+type StatusTable struct {
+	table *Table
+	add   func(TenantStatus)
 }
 
-// Add shows a tenant with each of its plans on a line of its own.
-func (st *StatusTable) Add(t TenantStatus) {
+// NewStatusTable returns a table without tenants, which shows each plan of a tenant on a line of its own.
+func NewStatusTable() *StatusTable {
+	st := &StatusTable{table: NewTable("TENANT", "LOCK", "CHANGE", "STATUS", "STEPS", "NOTE")}
+	st.add = st.addPlans
+	return st
+}
+
+// NewBehindTable returns a table without tenants, which shows the changes that each tenant lacks.
+func NewBehindTable() *StatusTable {
+	st := &StatusTable{table: NewTable("TENANT", "LOCK", "BEHIND", "LACKS")}
+	st.add = st.addBehind
+	return st
+}
+
+// Add shows a tenant.
+func (st *StatusTable) Add(t TenantStatus) { st.add(t) }
+
+func (st *StatusTable) addBehind(t TenantStatus) {
+	if t.Error != nil {
+		st.table.Add(t.Tenant, "unreadable", "", t.Error.Message)
+		return
+	}
+	st.table.Add(t.Tenant, string(t.Lock.State), strconv.Itoa(len(t.Behind)), strings.Join(t.Behind, ", "))
+}
+
+func (st *StatusTable) addPlans(t TenantStatus) {
 	if t.Error != nil {
 		st.table.Add(t.Tenant, "unreadable", "", "", "", t.Error.Message)
 		return
@@ -253,8 +301,12 @@ func (t TenantStatus) lockedPlan() int {
 	return 0
 }
 
-// Listed reports whether a tenant is shown without being asked for: it needs a person, or its lock is not idle.
+// Listed reports whether a tenant is shown without being asked for: it lacks a change, where that was asked; else it needs
+// a person, or its lock is not idle.
 func (t TenantStatus) Listed() bool {
+	if t.Behind != nil {
+		return len(t.Behind) > 0
+	}
 	return len(t.Attention) > 0 || t.Lock != nil && t.Lock.State != sitelock.StateIdle
 }
 
