@@ -182,6 +182,7 @@ func TestWhatASQLiteScriptMayNotDo(t *testing.T) {
 		{"INSERT OR ROLLBACK INTO a VALUES (1)", one("f:1:11: OR ROLLBACK would end")},
 		{"UPDATE OR ROLLBACK a SET b = 1", one("f:1:11: OR ROLLBACK would end")},
 		{"INSERT OR ABORT INTO a VALUES (1)", nil},
+		{"SELECT 1;\n \\copy a from b\nCOMMIT", []string{`f:2:2: \copy is a command of psql`, "f:3:1: COMMIT"}},
 		{".read a.sql\nSELECT 1;\n.mode csv\nCOMMIT;", []string{
 			"f:1:1: .read is a command of the sqlite3 shell: make the other file",
 			"f:3:1: .mode is a command of the sqlite3 shell: only the client", "f:4:1: COMMIT",

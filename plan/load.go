@@ -37,6 +37,15 @@ type stepOrigin struct{ id, up, down, verify position }
 // at once, as an [InvalidError]; a directory that cannot be read or has no change.yaml is an error of the file system.
 // Files that lie outside the directory, also behind a symbolic link, and anything but regular files are refused.
 func Load(dir string) (*Change, error) {
+	return load(dir, func(r *reader) (string, error) { return r.read(changeFile) })
+}
+
+// Parse reads a text as the change.yaml of a directory, as [Load] does with one that is there.
+func Parse(dir string, text []byte) (*Change, error) {
+	return load(dir, func(*reader) (string, error) { return normalise(text) })
+}
+
+func load(dir string, read func(*reader) (string, error)) (*Change, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, fmt.Errorf("load change: %w", err)
@@ -44,7 +53,7 @@ func Load(dir string) (*Change, error) {
 	defer root.Close() // read only
 	file := filepath.Join(dir, changeFile)
 	r := &reader{root: root}
-	text, err := r.read(changeFile)
+	text, err := read(r)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("load change: %s: %w", file, fs.ErrNotExist)
 	}

@@ -83,7 +83,7 @@ func (s *splitter) statement() bool {
 	}
 	st := &statement{guard: newGuard(s.dialect), body: body{dialect: s.dialect}}
 	for now.kind != endToken && (now.word != ";" || !st.body.complete()) {
-		if s.dialect == tenant.Postgres && now.word == `\` {
+		if now.word == `\` { // no SQL of either database
 			s.clientCommand(now.start, psqlHints, "a command of psql")
 			break
 		}

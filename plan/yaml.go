@@ -265,14 +265,22 @@ func (w *walk) kind(n *yaml.Node, f map[string]*yaml.Node, s *Step, at *stepOrig
 }
 
 func (w *walk) sql(n, undo *yaml.Node, s *Step, at *stepOrigin) {
-	f := w.fields(n, "sql", "up", "down")
+	f := w.fields(n, "sql", "up", "down", "goose")
 	if f == nil {
 		return
 	}
 	up, down := f["up"], f["down"]
-	if up == nil {
+	switch goose := f["goose"]; {
+	case goose != nil && (up != nil || down != nil):
+		w.refuse(goose, "sql has goose, a file with both sections, or up and down, not both")
+		return
+	case goose != nil:
+		w.goose(goose, s, at)
+		w.gooseUndo(goose, undo, s)
+		return
+	case up == nil:
 		w.refuse(n, "sql needs up, the file to run")
-	} else {
+	default:
 		s.Up, at.up = w.script(up), place(up)
 	}
 	switch {

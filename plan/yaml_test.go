@@ -87,7 +87,7 @@ func TestWhatIsWrongWithAChangeIsSaidWhereItStands(t *testing.T) {
 		}},
 		{step + "  - {id: s, sql: {up: sql/add.up.sql}}", []string{"4:18: how is this step undone? give down: a file, or undo: with one of none:"}},
 		{step + "  - {id: s, sql: {down: sql/add.down.sql}}", []string{"4:18: sql needs up, the file to run"}},
-		{step + "  - {id: s, sql: sql/add.up.sql}", []string{`4:18: sql must be a mapping with up and down, not "sql/add.up.sql"`}},
+		{step + "  - {id: s, sql: sql/add.up.sql}", []string{`4:18: sql must be a mapping with up, down and goose, not "sql/add.up.sql"`}},
 		{step + "  - {id: s, sql: {up: sql/add.up.sql, down: sql/add.down.sql}, undo: {none: x}}", []string{"4:70: a step has down or undo, not both"}},
 		{step + "  - {id: s, sql: {up: sql/add.up.sql, down: sql/add.up.sql}}", []string{"4:45: up and down are the same file"}},
 		{step + "  - {id: s, action: {name: n}, undo: {}}\n  - {id: t, action: {name: n}, undo: {none: a, irreversible: b}}", []string{
