@@ -15,8 +15,9 @@ import (
 )
 
 func (p *program) changeCommand() *cobra.Command {
-	return group("change", "Look at changes", `  belay change validate changes/0042-customer-locale
-  belay change show 0042-customer-locale`, p.changeValidateCommand(), p.changeShowCommand())
+	return group("change", "Make changes, and look at them", `  belay change new changes/0042-customer-locale
+  belay change validate changes/0042-customer-locale
+  belay change show 0042-customer-locale`, p.changeNewCommand(), p.changeValidateCommand(), p.changeShowCommand())
 }
 
 // validateDocument says whether changes are valid.
@@ -54,14 +55,22 @@ wrong is reported at once. A change is valid if it is for at least one database;
 	}
 	cmd.Flags().StringSliceVar(&on, "on", nil, "demand that it is for these `DATABASES`: postgres, sqlite")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
-		for _, d := range on {
-			if !slices.Contains(dialects, tenant.Dialect(d)) {
-				return misuse("--on %s: the databases are postgres and sqlite", d)
-			}
+		if err := knownDatabases(on); err != nil {
+			return err
 		}
 		return p.validate(args, on)
 	}
 	return cmd
+}
+
+// knownDatabases refuses values of --on that are no database.
+func knownDatabases(on []string) error {
+	for _, d := range on {
+		if !slices.Contains(dialects, tenant.Dialect(d)) {
+			return misuse("--on %s: the databases are postgres and sqlite", d)
+		}
+	}
+	return nil
 }
 
 var dialects = []tenant.Dialect{tenant.Postgres, tenant.SQLite}

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/belayhq/belay/internal/postgrestest"
 	"github.com/belayhq/belay/internal/render"
 )
@@ -69,4 +71,22 @@ func TestATenantsFileBesideAPostgreSQLControlDatabase(t *testing.T) {
 	w := schemas(t, "acme")
 	w.ok("tenant", "add", "file", "sqlite://tenants/file.db", "--create")
 	contains(t, w.ok("apply", w.customers("stop"), "--all", "-y").stdout, "2 applied")
+}
+
+// onSchema runs statements in a tenant's schema, outside belay.
+func (w *world) onSchema(schema string, statements ...string) {
+	w.t.Helper()
+	ctx := w.t.Context()
+	conn, err := pgx.Connect(ctx, w.url)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, s := range append([]string{"SET search_path = " + pgx.Identifier{schema}.Sanitize()}, statements...) {
+		if _, err := conn.Exec(ctx, s); err != nil {
+			w.t.Errorf("%s: %v", s, err)
+		}
+	}
+	if err := conn.Close(ctx); err != nil {
+		w.t.Error(err)
+	}
 }
