@@ -17,7 +17,7 @@ import (
 func (p *program) changeCommand() *cobra.Command {
 	return group("change", "Make changes, and look at them", `  belay change new changes/0042-customer-locale
   belay change validate changes/0042-customer-locale
-  belay change show 0042-customer-locale`, p.changeNewCommand(), p.changeValidateCommand(), p.changeShowCommand())
+  belay change show 0042-customer-locale`, p.changeNewCommand(), p.changeValidateCommand(), p.changeShowCommand(), p.changeSchemaCommand())
 }
 
 // validateDocument says whether changes are valid.

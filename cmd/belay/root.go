@@ -50,7 +50,7 @@ func (p *program) rootCommand() *cobra.Command {
 	root.AddCommand(
 		p.initCommand(), p.changeCommand(), p.tenantCommand(), p.applyCommand(), p.rollbackCommand(), p.verifyCommand(),
 		p.statusCommand(), p.historyCommand(), p.resolveCommand(), p.lockCommand(), p.leaseCommand(), p.dbCommand(),
-		p.versionCommand(),
+		p.doctorCommand(), p.versionCommand(),
 	)
 	return p.completed(root)
 }
