@@ -179,7 +179,17 @@ func TestAPlanIsOfTheVeryChanges(t *testing.T) {
 	w.ok("apply", path, "--all", "--expect-plan", "plan.json", "-y")
 }
 
-func TestADryRunNeedsOnlyReadingRights(t *testing.T) {
+func TestADryRunShowsScriptsWithoutWhatATerminalObeys(t *testing.T) {
+	t.Parallel()
+	w := fleet(t, "acme")
+	path := w.customers("stop")
+	w.write(path+"/fill.up.sql", "INSERT INTO customer (id, name)\n\tVALUES (1, 'Ada\x1b[2J'), (2, 'Grace');\n")
+	r := w.ok("apply", path, "--all", "--dry-run")
+	contains(t, r.stdout, "\n    VALUES (1, 'Ada\\x1b[2J')")
+	lacks(t, r.stdout, "\x1b")
+}
+
+func TestADryRunWritesNoByteOfAFile(t *testing.T) {
 	t.Parallel()
 	w := fleet(t, "acme")
 	file := filepath.Join(w.dir, "tenants", "acme.db")

@@ -164,7 +164,8 @@ func (p *Preview) WriteStatements(w io.Writer) error {
 				fmt.Fprintf(&b, "-- %s: %s: action %s\n", Clean(c.Change), Clean(s.Step), Clean(*s.Action))
 			}
 			for _, st := range s.Statements {
-				fmt.Fprintf(&b, "-- %s: %s: %s:%d, on %s\n%s;\n", Clean(c.Change), Clean(s.Step), Clean(st.File), st.Line, st.Database, CleanLines(st.SQL))
+				fmt.Fprintf(&b, "-- %s: %s: %s:%d, on %s\n%s;\n", Clean(c.Change), Clean(s.Step), Clean(st.File), st.Line, st.Database,
+					CleanLines(strings.ReplaceAll(st.SQL, "\t", "    ")))
 			}
 		}
 	}
