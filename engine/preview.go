@@ -81,6 +81,10 @@ func (e *Engine) preview(s Surveyed, list []pinned, opts ApplyOptions) Preview {
 	if s.Err != nil {
 		return p
 	}
+	if s.Lock.NeedsNewerBinary() {
+		p.Err = AsRefusal(sitelock.ErrNewerBinary) // the next acquire would refuse to recover it
+		return p
+	}
 	records := atRest(s.Records)
 	p.Basis = basisOf(records)
 	missing, _, err := missingOf(records, list, opts)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/belayhq/belay/plan"
+	"github.com/belayhq/belay/sitelock"
 	"github.com/belayhq/belay/tenant"
 )
 
@@ -64,6 +65,15 @@ func TestAPreviewHasTheStepsThatAreNotInPlace(t *testing.T) {
 		}
 		equal(t, "fence after "+words, store.fence, 0)
 	}
+}
+
+func TestAPreviewTellsWhatOnlyANewerBinaryMayTouch(t *testing.T) {
+	t.Parallel()
+	e, _, site := newFake(t, Config{})
+	s := Surveyed{Tenant: site, Lock: sitelock.State{InFlight: []plan.Plan{{Format: plan.Format + 1}}}}
+	p := e.preview(s, pin([]*plan.Change{changeOf("a")}), ApplyOptions{})
+	equal(t, "reason", reasonOf(p.Err), string(RefusedNewerBinary))
+	equal(t, "changes", len(p.Changes), 0)
 }
 
 func one(site tenant.Tenant) func(func(tenant.Tenant, error) bool) {
