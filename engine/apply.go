@@ -34,6 +34,10 @@ type ApplyOptions struct {
 // claimsLate says that what speaks against the claim can only be known under the lock.
 func (o ApplyOptions) claimsLate() bool { return o.Repin || o.Expect != nil }
 
+func (o ApplyOptions) claim() plan.ClaimOptions {
+	return plan.ClaimOptions{Retry: o.Retry, Repin: o.Repin}
+}
+
 // Apply brings a tenant to where every step of the change is in place. A plan that an earlier apply left partial is
 // resumed at the first step not in place; one that is applied is left as it is.
 //

@@ -149,7 +149,7 @@ func missingOf(records []plan.Record, list []pinned, opts ApplyOptions) (missing
 		about = p
 		mine := find(records, p.change.ID)
 		if mine != nil {
-			err = whyNotApplyMine(mine, p.digest, opts)
+			err = whyNotClaim([]plan.Record{*mine}, plan.Up, p.change.ID, p.digest, opts.claim())
 			if err != nil && !errors.Is(err, errAlready) {
 				return nil, p, err
 			}
@@ -169,7 +169,7 @@ func missingOf(records []plan.Record, list []pinned, opts ApplyOptions) (missing
 	}
 	ahead := []string{}
 	for _, p := range missing {
-		if err := whyNotYet(records, p.change, ahead, opts); err != nil {
+		if err := whyNotYet(records, p, ahead, opts); err != nil {
 			return nil, p, err
 		}
 		ahead = append(ahead, p.change.ID)
@@ -178,16 +178,16 @@ func missingOf(records []plan.Record, list []pinned, opts ApplyOptions) (missing
 }
 
 // whyNotYet says what speaks against a missing change, once those ahead of it are applied.
-func whyNotYet(records []plan.Record, change *plan.Change, ahead []string, opts ApplyOptions) error {
+func whyNotYet(records []plan.Record, p pinned, ahead []string, opts ApplyOptions) error {
 	if len(ahead) == 0 { // every one ahead leaves no partial plan behind
-		if err := blockedByPartial(records, change.ID); err != nil {
+		if err := whyNotClaim(records, plan.Up, p.change.ID, p.digest, opts.claim()); err != nil {
 			return err
 		}
 	}
-	if err := whyNotRequires(records, change, ahead); err != nil {
+	if err := whyNotRequires(records, p.change, ahead); err != nil {
 		return err
 	}
-	return whyIrreversible(change, opts)
+	return whyIrreversible(p.change, opts)
 }
 
 func ids(list []pinned) []string {

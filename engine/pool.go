@@ -40,7 +40,8 @@ func (e *Engine) ApplyAll(ctx context.Context, tenants iter.Seq2[tenant.Tenant, 
 	p := e.newPool(change.ID, opts.LockTimeout, pool, report)
 	p.settle = func(s Surveyed) (Result, bool) {
 		mine := find(s.Records, change.ID)
-		if mine == nil || s.Lock.Live || opts.Expect != nil || !errors.Is(whyNotApplyMine(mine, digest, opts), errAlready) {
+		if mine == nil || s.Lock.Live || opts.Expect != nil ||
+			!errors.Is(whyNotClaim([]plan.Record{*mine}, plan.Up, change.ID, digest, opts.claim()), errAlready) {
 			return Result{}, false
 		}
 		return settled(s.Tenant, mine, VerdictAlreadyApplied), true

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -83,21 +82,55 @@ func refuse(reason Refusal, changes []string, format string, args ...any) *Refus
 var errAlready = errors.New("nothing to do")
 
 // whyNotApply says what speaks against applying a change to a tenant with these plans: nil if nothing does, errAlready
-// if it is applied, a *RefusedError otherwise. It is the rule that the stores' claim follows, told to people.
+// if it is applied, a *RefusedError otherwise.
 func whyNotApply(records []plan.Record, change *plan.Change, digest plan.Digest, opts ApplyOptions) error {
-	mine := find(records, change.ID)
-	if mine != nil {
-		if err := whyNotApplyMine(mine, digest, opts); err != nil {
-			return err
-		}
-	}
-	if err := blockedByPartial(records, change.ID); err != nil {
+	if err := whyNotClaim(records, plan.Up, change.ID, digest, opts.claim()); err != nil {
 		return err
 	}
 	if err := whyNotRequires(records, change, nil); err != nil {
 		return err
 	}
 	return whyIrreversible(change, opts)
+}
+
+// whyNotClaim tells people what [plan.WhyNotClaim] says of a claim. A plan in flight is no reason: who has it is waited for,
+// or was recovered under the lock.
+func whyNotClaim(records []plan.Record, d plan.Direction, change string, digest plan.Digest, opts plan.ClaimOptions) error {
+	obstacle := plan.WhyNotClaim(records, d, change, digest, opts)
+	if obstacle == nil {
+		return nil
+	}
+	switch obstacle.Kind {
+	case plan.ObstacleNothingToDo:
+		return errAlready
+	case plan.ObstacleNoPlan:
+		return refuse(RefusedUnknown, nil, "this tenant has no plan for change %s", change)
+	case plan.ObstacleHalfUndone:
+		return refuse(RefusedHalfUndone, nil, "change %s is half rolled back: finish the rollback first", change)
+	case plan.ObstacleDigest:
+		if d == plan.Down { // it was chosen by its digest, before the lock was had
+			return refuse(RefusedDigest, nil, "change %s was applied with other content while this rollback waited: run it again", change)
+		}
+		pinned := find(records, change).Plan.Digest
+		return &RefusedError{Reason: RefusedDigest, Err: &plan.DigestMismatchError{Change: change, Pinned: pinned, Given: digest}}
+	case plan.ObstacleNewerFormat:
+		return refuse(RefusedNewerBinary, nil, "plan of %s was written by a newer version of belay; this one must not touch it", change)
+	case plan.ObstacleQuarantined:
+		return refuseQuarantined(find(records, change).Plan, "plan", nil)
+	case plan.ObstaclePartial:
+		other := find(records, obstacle.Changes[0])
+		return refuse(RefusedBlocked, []string{other.Plan.Change},
+			"change %s is partial on this tenant (%d of %d steps in place): apply it again, roll it back or resolve it first",
+			other.Plan.Change, other.InPlace(), other.Plan.StepsTotal)
+	case plan.ObstacleNewer:
+		return refuse(RefusedNewer, obstacle.Changes, "newer than %s and still in place: %s", change, strings.Join(obstacle.Changes, ", "))
+	case plan.ObstacleInFlight:
+	}
+	return nil
+}
+
+func refuseQuarantined(p plan.Plan, which string, others []string) *RefusedError {
+	return refuse(RefusedQuarantined, others, "%s is quarantined: claimed %d times in a row without one step committing", which, p.Attempts)
 }
 
 func whyIrreversible(change *plan.Change, opts ApplyOptions) error {
@@ -123,59 +156,25 @@ func whyNotRequires(records []plan.Record, change *plan.Change, ahead []string) 
 	return refuse(RefusedRequires, missing, "change %s requires %s, which this tenant does not have", change.ID, strings.Join(missing, ", "))
 }
 
-func whyNotApplyMine(r *plan.Record, digest plan.Digest, opts ApplyOptions) error {
-	pinned := r.Plan.Digest != digest && r.Touched()
-	switch {
-	case pinned && (r.Plan.Status == plan.Applied || !opts.Repin):
-		return &RefusedError{Reason: RefusedDigest, Err: &plan.DigestMismatchError{Change: r.Plan.Change, Pinned: r.Plan.Digest, Given: digest}}
-	case r.Plan.Status == plan.Applied && r.Partial():
-		return refuse(RefusedHalfUndone, nil, "change %s is half rolled back: finish the rollback first", r.Plan.Change)
-	case r.Plan.Status == plan.Applied:
-		return errAlready
-	case r.Plan.Quarantined() && !opts.Retry:
-		return refuse(RefusedQuarantined, nil,
-			"plan is quarantined: claimed %d times in a row without one step committing", r.Plan.Attempts)
-	}
-	return nil
-}
-
 // whyNotRollback is whyNotApply's mirror. The plans named in together go back first, in the same operation.
-func whyNotRollback(records []plan.Record, change string, together []string, opts RollbackOptions) error {
-	mine := find(records, change)
-	switch {
-	case mine == nil:
-		return refuse(RefusedUnknown, nil, "this tenant has no plan for change %s", change)
-	case mine.Plan.Status == plan.Pending && !mine.Touched():
-		return errAlready
-	}
-	if err := whyQuarantined(append(named(records, together), *mine), change, opts); err != nil {
-		return err
-	}
+func whyNotRollback(records []plan.Record, change string, digest plan.Digest, together []string, opts RollbackOptions) error {
 	others := records[:0:0]
 	for _, r := range records {
 		if !slices.Contains(together, r.Plan.Change) {
 			others = append(others, r)
 		}
 	}
-	if err := blockedByPartial(others, change); err != nil {
+	if err := whyNotClaim(others, plan.Down, change, digest, opts.claim()); err != nil {
 		return err
 	}
-	if newer := newerInPlace(others, mine.Plan); len(newer) > 0 {
-		return refuse(RefusedNewer, newer, "newer than %s and still in place: %s", change, strings.Join(newer, ", "))
-	}
-	return nil
+	return whyQuarantined(named(records, together), opts)
 }
 
-// whyQuarantined refuses the rollback of a change where one of the plans that it takes back must not be claimed.
-func whyQuarantined(chosen []plan.Record, change string, opts RollbackOptions) error {
+// whyQuarantined refuses a rollback that takes back a plan which must not be claimed.
+func whyQuarantined(chosen []plan.Record, opts RollbackOptions) error {
 	for _, r := range chosen {
 		if r.Plan.Quarantined() && !opts.Retry {
-			which, others := "plan", []string(nil)
-			if r.Plan.Change != change {
-				which, others = "plan of "+r.Plan.Change, []string{r.Plan.Change}
-			}
-			return refuse(RefusedQuarantined, others,
-				"%s is quarantined: claimed %d times in a row without one step committing", which, r.Plan.Attempts)
+			return refuseQuarantined(r.Plan, "plan of "+r.Plan.Change, []string{r.Plan.Change})
 		}
 	}
 	return nil
@@ -188,32 +187,6 @@ func named(records []plan.Record, changes []string) []plan.Record {
 		picked = append(picked, *find(records, id))
 	}
 	return picked
-}
-
-// newerInPlace lists the changes whose plans were first claimed after p and have a step in place or in doubt, newest
-// first.
-func newerInPlace(records []plan.Record, p plan.Plan) []string {
-	var newer []string
-	for _, r := range records {
-		if r.Plan.AppliedSeq > p.AppliedSeq && r.Touched() && r.Plan.Change != p.Change {
-			newer = append(newer, r.Plan.Change)
-		}
-	}
-	slices.SortFunc(newer, func(a, b string) int {
-		return cmp.Compare(find(records, b).Plan.AppliedSeq, find(records, a).Plan.AppliedSeq)
-	})
-	return newer
-}
-
-func blockedByPartial(records []plan.Record, except string) error {
-	for _, r := range records {
-		if r.Plan.Change != except && r.Partial() {
-			return refuse(RefusedBlocked, []string{r.Plan.Change},
-				"change %s is partial on this tenant (%d of %d steps in place): apply it again, roll it back or resolve it first",
-				r.Plan.Change, r.InPlace(), r.Plan.StepsTotal)
-		}
-	}
-	return nil
 }
 
 func find(records []plan.Record, change string) *plan.Record {

@@ -58,7 +58,7 @@ func TestAPlansOwnStateSpeaksForOrAgainstBothDirections(t *testing.T) {
 		records := []plan.Record{r}
 		apply := whyNotApply(records, changeOf("a b"), "d1", ApplyOptions{Retry: tt.retry, Repin: tt.repin})
 		equal(t, "apply, "+name, reasonOf(apply), tt.apply)
-		rollback := whyNotRollback(records, "change", nil, RollbackOptions{Retry: tt.retry})
+		rollback := whyNotRollback(records, "change", r.Plan.Digest, nil, RollbackOptions{Retry: tt.retry})
 		equal(t, "rollback, "+name, reasonOf(rollback), tt.rollback)
 	}
 }
@@ -82,8 +82,8 @@ func TestOtherPlansSpeakAgainstBothDirections(t *testing.T) {
 	} {
 		records := []plan.Record{mine, tt.other}
 		equal(t, "apply, "+name, reasonOf(whyNotApply(records, changeOf("a b"), "d1", ApplyOptions{})), tt.apply)
-		equal(t, "rollback, "+name, reasonOf(whyNotRollback(records, "change", nil, RollbackOptions{})), tt.rollback)
-		if together := whyNotRollback(records, "change", []string{"other"}, RollbackOptions{}); together != nil {
+		equal(t, "rollback, "+name, reasonOf(whyNotRollback(records, "change", "d1", nil, RollbackOptions{})), tt.rollback)
+		if together := whyNotRollback(records, "change", "d1", []string{"other"}, RollbackOptions{}); together != nil {
 			t.Errorf("rollback together, %s: %v", name, together)
 		}
 	}
@@ -97,7 +97,7 @@ func TestTheNewestGoesBackFirst(t *testing.T) {
 		r.Plan.AppliedSeq = int64(i + 1)
 		records = append(records, r)
 	}
-	equal(t, "newer than two", strings.Join(newerInPlace(records, records[1].Plan), " "), "four three")
+	equal(t, "newer than two", strings.Join(plan.NewerInPlace(records, records[1].Plan), " "), "four three")
 }
 
 func TestADatabaseToLeaveAloneIsARefusalWithItsReason(t *testing.T) {

@@ -24,6 +24,8 @@ type RollbackOptions struct {
 	Retry bool
 }
 
+func (o RollbackOptions) claim() plan.ClaimOptions { return plan.ClaimOptions{Retry: o.Retry} }
+
 // Rollback takes a tenant back to before a change: it undoes exactly the steps in place, newest first, also of a plan
 // that an apply left partial. It needs no files: the change is read from the tenant's database. It refuses before it
 // touches anything where a step has no way back or a newer plan is in place. Errors as for [Engine.Apply].
@@ -120,10 +122,14 @@ func (o *operation) rollbackOne(ctx context.Context, r *run) (Result, error) {
 // oneOrCascade picks the plan of a change, preceded, with Cascade, by those in place on top of it.
 func oneOrCascade(records []plan.Record, change string, opts RollbackOptions) ([]plan.Record, error) {
 	var together []string
-	if mine := find(records, change); mine != nil && opts.Cascade {
-		together = newerInPlace(records, mine.Plan)
+	var digest plan.Digest
+	if mine := find(records, change); mine != nil {
+		digest = mine.Plan.Digest
+		if opts.Cascade {
+			together = plan.NewerInPlace(records, mine.Plan)
+		}
 	}
-	if err := whyNotRollback(records, change, together, opts); err != nil {
+	if err := whyNotRollback(records, change, digest, together, opts); err != nil {
 		return nil, err
 	}
 	return named(records, append(together, change)), nil
@@ -138,11 +144,11 @@ func allAfter(records []plan.Record, change string, opts RollbackOptions) ([]pla
 	if mine.Partial() {
 		return nil, refuse(RefusedBlocked, []string{change}, "change %s is itself partial on this tenant: apply it again, roll it back or resolve it first", change)
 	}
-	chosen := named(records, newerInPlace(records, mine.Plan))
+	chosen := named(records, plan.NewerInPlace(records, mine.Plan))
 	if len(chosen) == 0 {
 		return nil, errAlready
 	}
-	return chosen, whyQuarantined(chosen, change, opts)
+	return chosen, whyQuarantined(chosen, opts)
 }
 
 func rollbackClaim(r plan.Record, opts RollbackOptions) *sitelock.Claim {
@@ -177,7 +183,7 @@ func whyNoWayBack(program *plan.Program, record plan.Record) error {
 func (o *operation) explainNoRollback(ctx context.Context, chosen plan.Record, opts RollbackOptions) (Result, error) {
 	records, err := o.store.Records(ctx, o.tenant.ID)
 	if err == nil {
-		err = whyNotRollback(records, chosen.Plan.Change, nil, opts)
+		err = whyNotRollback(records, chosen.Plan.Change, chosen.Plan.Digest, nil, opts)
 	}
 	if err == nil {
 		err = fmt.Errorf("tenant %s, change %s: the claim was refused", o.tenant.Name, chosen.Plan.Change)

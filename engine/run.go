@@ -371,15 +371,21 @@ func (r *run) giveUp(ctx context.Context, cause, undoErr error) error {
 	if _, lost := errors.AsType[*sitelock.LockLostError](last); lost || r.finished {
 		return last
 	}
-	outcome := plan.OutcomeFailed
-	if undoErr == nil && errors.Is(cause, errCancelled) {
-		outcome = ""
-		if r.record.Touched() {
-			outcome = plan.OutcomeInterrupted
-		}
-	}
-	r.fail(ctx, outcome, failureOf(cause, undoErr))
+	r.fail(ctx, r.outcomeAfter(cause, undoErr), failureOf(cause, undoErr))
 	return r.orLost(last)
+}
+
+// outcomeAfter is what a claim that ends without success says of its plan; empty if it leaves it as it was.
+func (r *run) outcomeAfter(cause, undoErr error) plan.Outcome {
+	if undoErr != nil || !errors.Is(cause, errCancelled) {
+		return plan.OutcomeFailed
+	}
+	rests := r.record
+	rests.Plan.Status = rests.Plan.ClaimedFrom
+	if rests.Touched() || rests.Partial() {
+		return plan.OutcomeInterrupted
+	}
+	return ""
 }
 
 // failed names the step in an error that came from it. A step that ended because its caller asked it to was cancelled, it

@@ -125,6 +125,32 @@ func TestAStepThatFailsInAGroupIsFoundByTryingEachAlone(t *testing.T) {
 	}
 }
 
+// A plan that a cancelled claim leaves partial says so, also one that is rolled back but for its last move. G3
+func TestACancelledClaimSaysWhatItLeavesBehind(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		record string
+		from   plan.Status
+		want   plan.Outcome
+	}{
+		{"applying", plan.Pending, ""},
+		{"applying a:undone", plan.Pending, ""},
+		{"applying a:done", plan.Pending, plan.OutcomeInterrupted},
+		{"applying a:intent", plan.Pending, plan.OutcomeInterrupted},
+		{"rolling_back a:undone", plan.Pending, ""},
+		{"rolling_back a:done b:done", plan.Applied, plan.OutcomeInterrupted},
+		{"rolling_back a:done b:undone", plan.Applied, plan.OutcomeInterrupted},
+		{"rolling_back a:undone b:undone", plan.Applied, plan.OutcomeInterrupted},
+	} {
+		record := recordOf(t, "change", tt.record, 2)
+		record.Plan.ClaimedFrom = tt.from
+		r := runOf(t, "a b", plan.Up, record)
+		equal(t, "cancelled while "+tt.record, r.outcomeAfter(errCancelled, nil), tt.want)
+		equal(t, "failed while "+tt.record, r.outcomeAfter(errors.New("no"), nil), plan.OutcomeFailed)
+		equal(t, "its undo failed while "+tt.record, r.outcomeAfter(errCancelled, errors.New("no")), plan.OutcomeFailed)
+	}
+}
+
 func TestAFailedApplyTurnsBackOnlyWhereThatIsSafe(t *testing.T) {
 	t.Parallel()
 	failure := errors.New("no")

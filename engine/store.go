@@ -28,8 +28,8 @@ type Store interface {
 	// Dialect says which of a change's scripts this database takes.
 	Dialect() tenant.Dialect
 
-	// Claim moves a plan in flight under a lock already held. It returns nil without an error if the claim is refused,
-	// for the reasons that [sitelock.Claim] lists.
+	// Claim moves a plan in flight under a lock already held. It returns nil without an error if the claim is refused, by
+	// the rule of [plan.WhyNotClaim].
 	Claim(ctx context.Context, held sitelock.Held, claim sitelock.Claim) (*plan.Record, error)
 	// Checkpoint commits a group of steps, or nothing: prove the fence, carry the steps out, write their journal rows,
 	// and make the group's move. Errors: *sitelock.LockLostError, *StepFailure, ErrUnknownOutcome, ErrRetryTransaction,
@@ -137,7 +137,8 @@ func (s *GroupStep) returned() bool {
 type Move struct {
 	Event    plan.Event
 	From, To plan.Status
-	// Outcome to record; empty leaves the one before. The store writes OutcomeQuarantined instead of a failed or
+	// Outcome to record; empty leaves the one before. A move that would leave the plan partial with an outcome that is not
+	// [plan.Outcome.Unsettled] is refused. The store writes OutcomeQuarantined instead of a failed or
 	// interrupted one once the plan has used up plan.MaxAttempts claims without a step committing.
 	Outcome plan.Outcome
 	Failure *plan.Failure

@@ -114,3 +114,9 @@ const (
 	OutcomeQuarantined Outcome = "quarantined" // claimed MaxAttempts times without one step committing
 	OutcomeResolved    Outcome = "resolved"    // a person said what is true
 )
+
+// Unsettled reports whether a plan at rest with this outcome may be partial. No store lets one rest partial with any other:
+// whoever looks for partial plans, which block their tenant, need look only among these.
+func (o Outcome) Unsettled() bool {
+	return o == OutcomeInterrupted || o == OutcomeFailed || o == OutcomeQuarantined
+}

@@ -48,10 +48,8 @@ const (
 
 // Claim asks for a plan to be moved in flight in the transaction that acquires the lock, or in one that proves it.
 //
-// The store makes the claim only if [plan.Next] allows it and nothing speaks against it: the plan is not quarantined
-// (unless Retry), its digest is Digest (an apply may change it while nothing is in place, or with Repin), no other plan
-// of the tenant is partial, and, for a rollback, no plan with a higher AppliedSeq has a step in place. Otherwise the grant comes
-// back without a plan, and the caller reads why.
+// The store makes the claim only if nothing speaks against it: [plan.WhyNotClaim] is the rule. Otherwise the grant comes back
+// without a plan, and the caller reads why.
 type Claim struct {
 	Direction plan.Direction
 	// Change is the change's id, Digest its content. A rollback takes the digest that the plan is pinned to.

@@ -141,7 +141,7 @@ var ofPostgres = []mutation{
 	},
 	{
 		name:    "postgres: a partial plan blocks no other",
-		edits:   []edit{{postgresClaim, "AND ` + unsettled + `\n", "AND false AND ` + unsettled + `\n"}},
+		edits:   []edit{{postgresClaim, "AND ` + unsettled + ` AND ` + partial + `)`", "AND false AND ` + unsettled + ` AND ` + partial + `)`"}},
 		noticed: postgres("claims"),
 	},
 	{

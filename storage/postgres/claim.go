@@ -19,22 +19,23 @@ const touched = `EXISTS (SELECT FROM belay.journal j
 const done = `(SELECT count(*) FROM belay.journal j
     WHERE j.tenant_id = p.tenant_id AND j.plan_id = p.plan_id AND j.state = 'done')`
 
+// partial says of a plan p that it is, if it may be: see [plan.Record.Partial].
+const partial = `CASE p.status WHEN 'pending' THEN ` + touched + ` WHEN 'applied' THEN ` + done + ` < p.steps_total ELSE false END`
+
 // claimedFrom is the status that a plan p in flight returns to.
 const claimedFrom = `COALESCE(p.claimed_from, CASE p.status WHEN 'applying' THEN 'pending' ELSE 'applied' END)`
 
 // nextAppliedSeq is the place behind all of the tenant's plans.
 const nextAppliedSeq = `(SELECT COALESCE(max(n.applied_seq), 0) + 1 FROM belay.plan n WHERE n.tenant_id = $1::uuid)`
 
-// noOther says that no plan of tenant $1 but that of change $3 is in flight or partial. Only plans with these outcomes
-// can be partial, and an index holds them.
+// noOther says that no plan of tenant $1 but that of change $3 is in flight or partial. Only unsettled
+// plans can be partial, and an index holds them.
 const noOther = `
     NOT EXISTS (SELECT FROM belay.plan p
         WHERE p.tenant_id = $1::uuid AND p.change_id <> $3::text AND ` + inFlight + `)
     AND NOT EXISTS (SELECT FROM belay.plan p
         WHERE p.tenant_id = $1::uuid AND p.change_id <> $3::text
-          AND ` + unsettled + `
-          AND CASE p.status WHEN 'pending' THEN ` + touched + `
-              ELSE ` + done + ` < p.steps_total END)`
+          AND ` + unsettled + ` AND ` + partial + `)`
 
 // recoverSQL returns every abandoned plan to the status it was claimed from. It finds the lock row by the new holder, so
 // that behind a take that was refused it does nothing.
@@ -87,7 +88,7 @@ WITH claimed AS (
         attempts = CASE WHEN p.outcome = 'quarantined' THEN 1 ELSE p.attempts + 1 END,
         applied_seq = COALESCE(p.applied_seq, EXCLUDED.applied_seq),
         cycle = CASE WHEN ` + touched + ` THEN p.cycle ELSE p.cycle + 1 END
-    WHERE p.status = 'pending' AND (p.outcome <> 'quarantined' OR $8::boolean)
+    WHERE p.status = 'pending' AND p.format <= EXCLUDED.format AND (p.outcome <> 'quarantined' OR $8::boolean)
         AND (p.digest = EXCLUDED.digest OR $9::boolean OR NOT ` + touched + `)
     RETURNING p.*
 )` + noteClaim
@@ -101,11 +102,11 @@ WITH claimed AS (
         applied_seq = COALESCE(p.applied_seq, ` + nextAppliedSeq + `)
     FROM belay.site_lock l
     WHERE l.tenant_id = $1::uuid AND l.holder = $2::uuid
-        AND p.tenant_id = $1::uuid AND p.change_id = $3::text AND p.digest = $4::text
+        AND p.tenant_id = $1::uuid AND p.change_id = $3::text AND p.digest = $4::text AND p.format <= $6::integer
         AND (p.outcome <> 'quarantined' OR $5::boolean)
         AND (p.status = 'applied' OR (p.status = 'pending' AND ` + touched + `))
         AND NOT EXISTS (SELECT FROM belay.plan n JOIN belay.journal j ON j.tenant_id = n.tenant_id AND j.plan_id = n.plan_id
-            WHERE n.tenant_id = $1::uuid AND n.applied_seq > p.applied_seq AND j.state <> 'undone')
+            WHERE n.tenant_id = $1::uuid AND n.applied_seq > COALESCE(p.applied_seq, 0) AND j.state <> 'undone')
         AND ` + noOther + `
     RETURNING p.*
 )` + noteClaim
@@ -150,7 +151,7 @@ func (s *Store) claim(tx *transaction, id tenant.ID, holder sitelock.HolderID, c
 	if c.Direction == plan.Up {
 		tx.ask(claimApplySQL, read, id, holder, c.Change, c.NewPlan, c.Digest, len(c.Body.Steps), plan.Format, c.Retry, c.Repin)
 	} else {
-		tx.ask(claimRollbackSQL, read, id, holder, c.Change, c.Digest, c.Retry)
+		tx.ask(claimRollbackSQL, read, id, holder, c.Change, c.Digest, c.Retry, plan.Format)
 	}
 	tx.ask(claimedJournalSQL, func(rows pgx.Rows) error {
 		return readEntries(rows, func(_ plan.ID, e plan.Entry) {

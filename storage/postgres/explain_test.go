@@ -69,7 +69,7 @@ func TestNoStatementReadsAWholeTableOfTenThousandTenants(t *testing.T) {
 		"takeLockSQL":       {takeLockSQL, []any{one.Tenant, "s", one.Holder, "", 0, 0, "apply", "", "change-2", nil, 1000, nil, 0, plan.Format}, false},
 		"recoverSQL":        {recoverSQL, []any{one.Tenant, one.Holder, plan.Format, plan.MaxAttempts}, false},
 		"claimApplySQL":     {claimApplySQL, []any{one.Tenant, one.Holder, "change-9", plan.NewID(), "d", 1, 1, false, false}, false},
-		"claimRollbackSQL":  {claimRollbackSQL, []any{one.Tenant, one.Holder, "change-2", "d", false}, false},
+		"claimRollbackSQL":  {claimRollbackSQL, []any{one.Tenant, one.Holder, "change-2", "d", false, plan.Format}, false},
 		"claimedJournalSQL": {claimedJournalSQL, []any{one.Tenant, one.Holder}, false},
 		"plansSQL":          {plansSQL, []any{one.Tenant}, false},
 		"journalsSQL":       {journalsSQL, []any{one.Tenant}, false},

@@ -137,7 +137,10 @@ WITH moved AS (
         l.operation, l.holder, l.host, l.pid, $11::text, $10::text
     FROM moved m JOIN belay.site_lock l ON l.tenant_id = m.tenant_id
 )
-SELECT CASE WHEN NOT EXISTS (SELECT FROM moved) THEN belay.refuse('BY002', 'plan is not as the holder knows it') END`
+SELECT CASE
+    WHEN NOT EXISTS (SELECT FROM moved) THEN belay.refuse('BY002', 'plan is not as the holder knows it')
+    WHEN EXISTS (SELECT FROM moved p WHERE NOT ` + unsettled + ` AND ` + partial + `) THEN belay.refuse('BY002', 'plan would be partial and not say so')
+    END`
 
 func (tx *transaction) move(held sitelock.Held, group engine.Group) error {
 	m := group.Move

@@ -115,14 +115,12 @@ func (s *Store) claim(ctx context.Context, t *transaction, by term, claim sitelo
 	if blocked {
 		return nil, nil
 	}
+	if ok, err := t.mayClaim(ctx, by.held.Tenant, claim, mine); err != nil || !ok {
+		return nil, err
+	}
 	move := plan.EventClaimApply
 	if claim.Direction == plan.Down {
 		move = plan.EventClaimRollback
-		if ok, err := t.mayRollBack(ctx, by.held.Tenant, claim, mine); err != nil || !ok {
-			return nil, err
-		}
-	} else if !mayApply(claim, mine) {
-		return nil, nil
 	}
 	was := plan.Plan{ID: claim.NewPlan, Status: plan.Pending, Outcome: plan.OutcomeNeverRun, Format: plan.Format}
 	if mine != nil {
@@ -194,32 +192,20 @@ func claimed(was plan.Plan, move plan.Event, fence sitelock.Fence, claim siteloc
 	return p, nil
 }
 
-// mayApply says whether the change may be applied; record is the tenant's plan for it, nil if there is none.
-func mayApply(claim sitelock.Claim, record *plan.Record) bool {
-	if record == nil {
-		return true
+// mayClaim is [plan.WhyNotClaim] in the transaction that claims; record is the tenant's plan for the change, nil if there is
+// none. Whether a newer one has something in place is asked of the database.
+func (t *transaction) mayClaim(ctx context.Context, id tenant.ID, claim sitelock.Claim, record *plan.Record) (bool, error) {
+	var own []plan.Record
+	var p plan.Plan
+	if record != nil {
+		own, p = []plan.Record{*record}, record.Plan
 	}
-	p := record.Plan
-	switch {
-	case p.Status != plan.Pending, p.Format > plan.Format, p.Quarantined() && !claim.Retry:
-		return false
-	case p.Digest != claim.Digest && record.Touched() && !claim.Repin:
-		return false
-	}
-	return true
-}
-
-// mayRollBack says whether the change may be rolled back; record is the tenant's plan for it, nil if there is none.
-func (t *transaction) mayRollBack(ctx context.Context, id tenant.ID, claim sitelock.Claim, record *plan.Record) (bool, error) {
-	if record == nil {
+	opts := plan.ClaimOptions{Retry: claim.Retry, Repin: claim.Repin}
+	if plan.WhyNotClaim(own, claim.Direction, claim.Change, claim.Digest, opts) != nil {
 		return false, nil
 	}
-	p := record.Plan
-	switch {
-	case p.Status != plan.Applied && (p.Status != plan.Pending || !record.Touched()):
-		return false, nil
-	case p.Format > plan.Format, p.Quarantined() && !claim.Retry, p.Digest != claim.Digest:
-		return false, nil
+	if claim.Direction == plan.Up {
+		return true, nil
 	}
 	return t.isNewest(ctx, id, p.AppliedSeq)
 }

@@ -170,6 +170,10 @@ func (t *transaction) move(ctx context.Context, by term, j *journal, m engine.Mo
 	if m.Event == plan.EventResolveApplied {
 		p.Cycle = max(p.Cycle, 1)
 	}
+	rests := j.record()
+	if rests.Plan.Status = m.To; rests.Partial() && !p.Outcome.Unsettled() {
+		return fmt.Errorf("move: plan %s would be partial and say %s", p.ID, p.Outcome)
+	}
 	n, err := t.exec(ctx, movePlanSQL, by.held.Tenant, p.ID, m.From, m.To, from, fence, p.Outcome, p.Attempts, p.Cycle,
 		encodeFailure(p.LastError), guard)
 	if err != nil {

@@ -126,6 +126,38 @@ var moves = []test{
 			t.Errorf("plan %+v", p)
 		}
 	}},
+	{"no move leaves a plan partial that does not say so", func(t *testing.T, d *database) {
+		s := d.site(t)
+		c := change("0001-first", 2)
+		x := s.begin(t, apply(c))
+		x.checkpoint(t, x.group(x.put(0)))
+		for _, move := range []engine.Move{
+			{Event: plan.EventSucceed, From: plan.Applying, To: plan.Applied, Outcome: plan.OutcomeApplied},
+			{Event: plan.EventFail, From: plan.Applying, To: plan.Pending},
+			{Event: plan.EventFail, From: plan.Applying, To: plan.Pending, Outcome: plan.OutcomeRolledBack},
+		} {
+			group := x.group()
+			group.Move, group.Release = &move, true
+			x.fails(t, group)
+		}
+		x.succeed(t, x.put(1))
+		x = s.begin(t, rollback(c))
+		for _, move := range []engine.Move{
+			{Event: plan.EventSucceed, From: plan.RollingBack, To: plan.Pending, Outcome: plan.OutcomeRolledBack},
+			{Event: plan.EventFail, From: plan.RollingBack, To: plan.Applied},
+		} {
+			group := x.group(x.take(1))
+			group.Move, group.Release = &move, true
+			x.fails(t, group)
+		}
+		x.fail(t, x.take(1))
+		x = s.resolving(t, c)
+		group := x.group()
+		group.Move = &engine.Move{Event: plan.EventResolveApplied, From: plan.Applied, To: plan.Applied, Outcome: plan.OutcomeResolved}
+		x.fails(t, group)
+		group.Move = &engine.Move{Event: plan.EventResolveRolledBack, From: plan.Applied, To: plan.Pending, Outcome: plan.OutcomeResolved}
+		x.fails(t, group)
+	}},
 	{"a person says that a plan is applied", func(t *testing.T, d *database) {
 		s := d.site(t)
 		s.applied(t, change("0000-older", 1))

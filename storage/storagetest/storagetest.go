@@ -50,6 +50,7 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 		{"locks", locks},             // G1, G9
 		{"breaks", breaks},           // G2
 		{"claims", claims},           // G3, G10
+		{"rule", rule},               // G3, G6
 		{"recovery", recoveries},     // G2, G3
 		{"checkpoints", checkpoints}, // G3, G4, G10
 		{"moves", moves},             // G3
