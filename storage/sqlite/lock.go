@@ -90,6 +90,8 @@ func (s *Store) Acquire(ctx context.Context, req sitelock.Request) (sitelock.Gra
 		return sitelock.Grant{}, fmt.Errorf("acquire: %w", err)
 	}
 	held := func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, askEvery) // the file may be too busy to be read, too
+		defer cancel()
 		state, err := s.State(ctx, req.Tenant)
 		if err == nil && state.Live && state.Holder != req.Holder && state.Holder != req.Replace.Holder {
 			return sitelock.ErrRefused
@@ -292,8 +294,11 @@ func (s *Store) Break(ctx context.Context, id tenant.ID, by sitelock.Process, re
 	hurried := func(context.Context) error { return nil }
 	err = s.writeUnless(ctx, hurried, func(ctx context.Context, t *transaction) error {
 		before, err := t.lock(ctx, id)
-		if err != nil || !before.exists {
+		switch {
+		case err != nil || !before.exists:
 			return err
+		case before.removed:
+			return sitelock.ErrRemoved
 		}
 		breaker := term{held: sitelock.Held{Tenant: id}, process: by}
 		if err := t.row(ctx, breakLockSQL, id).Scan(&breaker.held.Fence); err != nil {
@@ -306,12 +311,18 @@ func (s *Store) Break(ctx context.Context, id tenant.ID, by sitelock.Process, re
 		if recovered, err = t.recover(ctx, breaker, before, records); err != nil {
 			return err
 		}
-		return t.record(ctx, breaker, event{kind: plan.EventBreak, reason: reason})
+		return t.recordBreak(ctx, breaker, before, reason)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("break: %w", err)
 	}
 	return recovered, nil
+}
+
+// recordBreak tells what was broken, and by which process.
+func (t *transaction) recordBreak(ctx context.Context, breaker term, broken lockRow, reason string) error {
+	breaker.held.Holder, breaker.operation = broken.Holder, broken.Operation
+	return t.record(ctx, breaker, event{kind: plan.EventBreak, plan: plan.Plan{ID: broken.Plan, Change: broken.Change}, reason: reason})
 }
 
 const registerLockSQL = `

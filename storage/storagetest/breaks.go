@@ -26,7 +26,8 @@ var breaks = []test{
 			t.Errorf("state %+v", state)
 		}
 		event := s.lastEvent(t, plan.EventBreak)
-		if event.Reason != "the node is gone" || event.Host != "laptop" || event.PID != 99 || event.Fence != 2 {
+		if event.Reason != "the node is gone" || event.Host != "laptop" || event.PID != 99 || event.Fence != 2 || event.Holder != x.held.Holder ||
+			event.Operation != sitelock.OpApply || event.Plan != x.claimed.Plan.ID || event.Change != "0001-first" {
 			t.Errorf("event %+v", event)
 		}
 		s.unchanged(t, func() {
@@ -57,6 +58,17 @@ var breaks = []test{
 		if held := s.acquire(t, nil).Held; held.Fence != 3 {
 			t.Errorf("fence %d, want 3", held.Fence)
 		}
+	}},
+	{"the lock of a removed tenant cannot be broken", func(t *testing.T, d *database) {
+		s := d.site(t)
+		if err := d.db.Retire(t.Context(), s.acquire(t, nil).Held); err != nil {
+			t.Fatal(err)
+		}
+		s.unchanged(t, func() {
+			if _, err := d.db.Break(t.Context(), s.id, worker, "why not"); !errors.Is(err, sitelock.ErrRemoved) {
+				t.Errorf("got %v, want ErrRemoved", err)
+			}
+		})
 	}},
 	{"a break of a tenant that was never locked makes nothing", func(t *testing.T, d *database) {
 		s := d.site(t)

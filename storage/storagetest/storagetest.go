@@ -51,6 +51,7 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 		{"breaks", breaks},           // G2
 		{"claims", claims},           // G3, G10
 		{"rule", rule},               // G3, G6
+		{"machine", machines},        // G1, G2, G3, G10
 		{"recovery", recoveries},     // G2, G3
 		{"checkpoints", checkpoints}, // G3, G4, G10
 		{"moves", moves},             // G3
