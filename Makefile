@@ -28,6 +28,7 @@ test-pooler: ## Run the crash tests on PostgreSQL behind PgBouncer (half a minut
 
 soak: ## Kill, stop and cut processes at random on both databases, then check all they did (DURATION=2m, SEED= to replay)
 	$(GO) test -v -count=1 -timeout 0 ./integration/soak -duration $(DURATION) -seed $(SEED)
+	$(GO) test -v -count=1 ./storage/sqlite -run '^TestManyProcessesThatWrite' -crowded 1m
 
 mutants: ## Break each rule of the protocol and demand that a test goes red (MUTANTS='-run regexp -list', ten minutes)
 	$(GO) run ./integration/mutants $(MUTANTS)

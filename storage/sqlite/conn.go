@@ -75,8 +75,8 @@ func untilAlone(ctx context.Context, try func() error) error {
 		if !errors.Is(err, sitelock.ErrContended) || time.Since(begun) > alonePatience {
 			return err
 		}
-		if err := pause(ctx, alonePause); err != nil {
-			return err
+		if cause := pause(ctx, alonePause); cause != nil {
+			return fmt.Errorf("%w: %w", cause, err)
 		}
 	}
 }

@@ -28,9 +28,9 @@ import (
 
 const (
 	defaultConnections = 8
-	// busyTimeout is how long SQLite itself waits for another process's transaction: less than the shortest renewal
-	// interval worth having, so that a keeper's attempt comes back in time for the next.
-	busyTimeout = 500 * time.Millisecond
+	// busyTimeout is how long SQLite itself waits for another process's transaction. It naps longer and longer, and so would
+	// starve beside a process that writes without a pause: most of the waiting is done in patiently.
+	busyTimeout = 10 * time.Millisecond
 	// minVersion is 3.51.3, the first release without the bug that let a WAL reset lose a commit.
 	minVersion = 3_051_003
 )

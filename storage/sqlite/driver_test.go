@@ -99,7 +99,7 @@ func TestAConnectionHasItsPragmas(t *testing.T) {
 	for _, test := range []struct{ pragma, writer, reader string }{
 		{"journal_mode", "wal", "wal"},
 		{"synchronous", "2", "2"},
-		{"busy_timeout", "500", "500"},
+		{"busy_timeout", "10", "10"},
 		{"foreign_keys", "0", "0"},
 		{"query_only", "0", "1"},
 	} {

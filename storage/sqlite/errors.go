@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"syscall"
 
 	"github.com/mattn/go-sqlite3"
 
@@ -31,6 +32,8 @@ const (
 	codeUnique  = 2067
 	codeTrigger = 1811
 )
+
+const full = "the database or its disk is full"
 
 // An Error is what SQLite says, as far as it may be shown. Code is the extended result code.
 type Error struct {
@@ -64,11 +67,11 @@ func translatePhase(err error, when phase) error {
 	}
 	switch e.primary() {
 	case codeBusy, codeProtocol:
-		return fmt.Errorf("%w (SQLite code %d)", sitelock.ErrContended, e.Code)
+		return fmt.Errorf("%w: another process has the file locked, try again when it is done (SQLite code %d)", sitelock.ErrContended, e.Code)
 	case codeReadOnly:
-		e.message = "the database is read-only"
+		e.message = "the database is read-only: both its file and the folder must be writable"
 	case codeFull:
-		e.message = "the database or its disk is full"
+		e.message = full
 	case codeCorrupt:
 		e.message = "the database file is damaged"
 	case codeNoDatabase:
@@ -77,7 +80,11 @@ func translatePhase(err error, when phase) error {
 		return fmt.Errorf("%w: %s", storage.ErrNoDatabase, e.message)
 	case codeIO:
 		e.message = fmt.Sprintf("input or output error (SQLite code %d)", e.Code)
-		if native.SystemErrno != 0 {
+		switch native.SystemErrno {
+		case 0:
+		case syscall.ENOSPC: // of what is not a write to the database itself
+			e.message = full
+		default:
 			e.message += ": " + native.SystemErrno.Error()
 		}
 	case codeError:

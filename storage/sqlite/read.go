@@ -39,10 +39,10 @@ func (s *Store) snapshot(ctx context.Context, fn func(ctx context.Context, tx se
 	own := context.WithoutCancel(ctx)
 	var tx session
 	err := patiently(ctx, nil, func() (err error) {
-		if err := ctx.Err(); err != nil {
+		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if tx.connection, err = pool.Conn(own); err != nil {
+		if tx.connection, err = pool.Conn(ctx); err != nil {
 			return translate(err)
 		}
 		if _, err = tx.exec(own, "BEGIN"); err == nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -13,13 +14,22 @@ import (
 )
 
 const (
-	busyRetries = 3
-	busyPause   = 250 * time.Millisecond
+	// busyPatience is how long a call waits for other processes' transactions, if its context allows.
+	busyPatience = 10 * time.Second
+	// hurriedPatience is the same for those who are not to wait: what is under way gets to its end, and no more.
+	hurriedPatience = 2500 * time.Millisecond
+	// turnPatience is how long they wait in one go for their turn in the process.
+	turnPatience = 500 * time.Millisecond
+	// askEvery is how often they ask whether waiting has become pointless.
+	askEvery = 250 * time.Millisecond
+	// busyPauseMax bounds the pause between two looks at a busy file. There is no queue between processes: who looks seldom
+	// never finds the file free beside others that write one transaction after the other.
+	busyPauseMax = 16 * time.Millisecond
 )
 
 // write runs fn in a transaction that keeps all other writers out, and commits it if fn returns nil. The context that
 // fn gets is never cancelled: Belay's own statements are short, and an interrupted one would leave open what happened.
-// It waits its turn in the process as long as ctx allows, for other processes a bounded time.
+// It waits its turn in the process as long as ctx allows, for other processes at most busyPatience.
 func (s *Store) write(ctx context.Context, fn func(ctx context.Context, t *transaction) error) error {
 	return s.writeUnless(ctx, nil, fn)
 }
@@ -50,23 +60,32 @@ func (s *Store) begin(ctx context.Context, busy func(ctx context.Context) error)
 	return t, err
 }
 
-// patiently tries a few times while the database is busy.
+// patiently tries again while the database is busy. A caller who is not to wait passes busy, which says whether to give up.
 func patiently(ctx context.Context, busy func(ctx context.Context) error, try func() error) error {
-	for retry := 0; ; retry++ {
+	patience := busyPatience
+	if busy != nil {
+		patience = hurriedPatience
+	}
+	asked := time.Time{}
+	for begun := time.Now(); ; {
 		err := try()
 		if !errors.Is(err, sitelock.ErrContended) {
 			return err
 		}
-		if busy != nil {
+		if busy != nil && time.Since(asked) > askEvery {
 			if err := busy(ctx); err != nil {
 				return err
 			}
+			asked = time.Now()
 		}
-		if retry == busyRetries {
+		waited := time.Since(begun)
+		if waited > patience {
 			return err
 		}
-		if err := pause(ctx, busyPause); err != nil {
-			return err
+		// Spread by chance, so that those who wait do not look at the same moments.
+		longest := min(time.Millisecond+waited/8, busyPauseMax)
+		if cause := pause(ctx, rand.N(longest)); cause != nil {
+			return fmt.Errorf("%w: %w", cause, err)
 		}
 	}
 }
@@ -75,7 +94,7 @@ func (s *Store) tryBegin(ctx context.Context, hurried bool) (*transaction, error
 	turn := ctx
 	if hurried {
 		var cancel context.CancelFunc
-		turn, cancel = context.WithTimeout(ctx, busyTimeout)
+		turn, cancel = context.WithTimeout(ctx, turnPatience)
 		defer cancel()
 	}
 	if err := s.turn.Acquire(turn, 1); err != nil {
