@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,7 +19,22 @@ const (
 	failsOnce fault = "eio"
 	// isFull fails one call, because there is no space.
 	isFull fault = "enospc"
+	// isFullAWhile fails that call and the next seven.
+	isFullAWhile fault = "enospc for 8"
+	// staysFull fails that call and all that follow.
+	staysFull fault = "enospc for good"
 )
+
+// calls is how many calls in a row fail.
+func (f fault) calls() int {
+	switch f {
+	case isFullAWhile:
+		return 8
+	case staysFull:
+		return math.MaxInt32
+	}
+	return 1
+}
 
 // diskCall is a kind of call at which a disk may fail: those that make durable what is written, and those that write or cut
 // a file.
@@ -38,7 +54,7 @@ func startOnFaultyDisk(w *world, f fault, c diskCall, n int, args ...string) *ch
 	library, err := faultyDisk()
 	check(w.t, err)
 	cmd := exec.Command(path, args...)
-	cmd.Env = append(os.Environ(), "LD_PRELOAD="+library, "FAULT="+string(f), "FAULT_CALLS="+string(c), fmt.Sprint("FAULT_AT=", n), "FAULT_FILE="+w.path)
+	cmd.Env = append(os.Environ(), "LD_PRELOAD="+library, "FAULT="+string(f), "FAULT_CALLS="+string(c), fmt.Sprint("FAULT_AT=", n), fmt.Sprint("FAULT_FOR=", f.calls()), "FAULT_FILE="+w.path)
 	return start(w.t, "", cmd)
 }
 
@@ -65,8 +81,8 @@ static int fails(int fd, const char *call) {
 	const char *of = getenv("FAULT_FILE"), *fault = getenv("FAULT");
 	if (strncmp(file, of, strlen(of))) return 0;
 	long at = atol(getenv("FAULT_AT")), now = __atomic_add_fetch(&passed, 1, __ATOMIC_SEQ_CST);
-	if (now != at) return 0;
-	dprintf(3, "%s of %s\n", fault, file);
+	if (now < at || now - at >= atol(getenv("FAULT_FOR"))) return 0;
+	if (now == at) dprintf(3, "%s of %s\n", fault, file);
 	errno = strcmp(fault, "eio") ? ENOSPC : EIO;
 	return 1;
 }

@@ -45,15 +45,24 @@ func sweepFaults(t *testing.T, op, from string) {
 			}
 		}
 	}
+	// A disk that is full for longer: where exactly that begins matters less.
+	template := newTemplate(t, "step", from)
+	template.sweepEvery(t, 4, "step", op, isFullAWhile, anyWrite)
+	template.sweepEvery(t, 8, "step", op, staysFull, anyWrite)
 }
 
 func (s *site) sweep(t *testing.T, name, op string, f fault, c diskCall) {
+	t.Helper()
+	s.sweepEvery(t, 1, name, op, f, c)
+}
+
+func (s *site) sweepEvery(t *testing.T, stride int, name, op string, f fault, c diskCall) {
 	t.Helper()
 	t.Run(fmt.Sprintf("%s/%s/%s", name, c, f), func(t *testing.T) {
 		t.Parallel()
 		n := 1
 		for s.faultAt(t, op, f, c, n) {
-			n++
+			n += stride
 		}
 		if n == 1 {
 			t.Fatal("the operation made no such call")
@@ -95,7 +104,11 @@ func (s *site) copied(t *testing.T) *site {
 func (s *site) faultAt(t *testing.T, op string, f fault, c diskCall, n int) bool {
 	t.Helper()
 	s = s.copied(t)
-	child := startOnFaultyDisk(s.world, f, c, n, s.args(op)...)
+	args := s.args(op)
+	if f == staysFull {
+		args = append(args, "-lease", "1s") // a process looks for a way out for two leases
+	}
+	child := startOnFaultyDisk(s.world, f, c, n, args...)
 	happened := child.reached()
 	child.ended()
 	done := map[string]string{"apply": "applied", "rollback": "rolled_back"}[op]
@@ -105,7 +118,11 @@ func (s *site) faultAt(t *testing.T, op string, f fault, c diskCall, n int) bool
 	}
 	said := ""
 	if f != diesThere {
-		said = child.wait().Verdict
+		r := child.wait()
+		said = r.Verdict
+		if f == staysFull && said != done {
+			contains(t, fmt.Sprintf("what is said of a disk that is full from the %d. %s on", n, c), r.Error, "disk is full")
+		}
 	}
 	// For a process whose clock is ahead, the lease has lapsed; nobody else opens the file before it.
 	next := startOutOfTime(t, "3600", "", s.args(op)...).wait()
