@@ -80,12 +80,11 @@ func translatePhase(err error, when phase) error {
 		return fmt.Errorf("%w: %s", storage.ErrNoDatabase, e.message)
 	case codeIO:
 		e.message = fmt.Sprintf("input or output error (SQLite code %d)", e.Code)
-		switch native.SystemErrno {
-		case 0:
-		case syscall.ENOSPC: // of what is not a write to the database itself
-			e.message = full
-		default:
+		if native.SystemErrno != 0 {
 			e.message += ": " + native.SystemErrno.Error()
+		}
+		if native.SystemErrno == syscall.ENOSPC { // for another file than the database's own
+			e.message = full
 		}
 	case codeError:
 		if when == running {

@@ -144,7 +144,7 @@ func TestEachCallWaitsForAnotherProcess(t *testing.T) {
 			leave()
 			continue
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		err := call.run(ctx)
 		cancel()
 		if !errors.Is(err, sitelock.ErrContended) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "try again when it is done") {
@@ -167,7 +167,7 @@ func TestAFileThatAnotherProcessHasAloneIsWaitedFor(t *testing.T) {
 	d.exec(t, "CREATE TABLE item (k)")
 	_ = d.plain.Close() // an exclusive lock is had by who is alone
 	leave := occupied(t, d, "PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE; CREATE TABLE other (k)")
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	if _, err := Open(ctx, d.path, storage.Options{}); !errors.Is(err, sitelock.ErrContended) {
 		t.Errorf("when the time is up: %v", err)

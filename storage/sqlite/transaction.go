@@ -67,9 +67,15 @@ func patiently(ctx context.Context, busy func(ctx context.Context) error, try fu
 		patience = hurriedPatience
 	}
 	asked := time.Time{}
+	var contended error
 	for begun := time.Now(); ; {
 		err := try()
-		if !errors.Is(err, sitelock.ErrContended) {
+		switch {
+		case errors.Is(err, sitelock.ErrContended):
+			contended = err
+		case err != nil && contended != nil && ctx.Err() != nil: // the time was up in the middle of the last try
+			return fmt.Errorf("%w: %w", err, contended)
+		default:
 			return err
 		}
 		if busy != nil && time.Since(asked) > askEvery {
