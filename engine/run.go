@@ -204,7 +204,7 @@ func (r *run) newGroup() Group {
 	c := r.engine.config
 	return Group{
 		Plan: r.record.Plan.ID, Scope: r.tenant.Target.Scope, Direction: r.direction, Cycle: r.record.Plan.Cycle,
-		Lease: c.Lease, Budget: c.GroupBudget,
+		Lease: c.Lease, Budget: c.GroupBudget, Progressed: r.record.Plan.Attempts == 0,
 		Limits: Limits{Idle: c.Lease / 2, LockWait: c.LockWait},
 	}
 }
@@ -337,8 +337,10 @@ func (r *run) note(group Group) {
 		r.set(s.Ordinal, s.ID, s.State)
 		switch s.State {
 		case plan.StepDone:
+			r.record.Plan.Attempts = 0
 			r.observe(KindStepDone, s.ID, nil)
 		case plan.StepUndone:
+			r.record.Plan.Attempts = 0
 			r.undone = append(r.undone, s.ID)
 			r.observe(KindStepUndone, s.ID, nil)
 		case plan.StepIntent, plan.StepUndoIntent:

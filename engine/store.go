@@ -88,6 +88,8 @@ type Group struct {
 	Steps     []GroupStep
 	// Move, if set, changes the plan's status in this transaction, after the steps.
 	Move *Move
+	// Progressed says that a step of this claim was committed before, so that the count of attempts is 0 already.
+	Progressed bool
 	// Release frees the lock in this transaction, after the move. If the group fails, the lock is still held.
 	Release bool
 	// Lease extends the lock as the transaction's last write, on databases where an open transaction keeps renewals

@@ -8,6 +8,7 @@ const (
 	postgresClaim       = "storage/postgres/claim.go"
 	postgresJournal     = "storage/postgres/journal.go"
 	postgresCheckpoint  = "storage/postgres/checkpoint.go"
+	postgresSteps       = "storage/postgres/step_sql.go"
 	postgresTransaction = "storage/postgres/transaction.go"
 )
 
@@ -17,14 +18,15 @@ func postgres(group string, sentence ...string) []target {
 }
 
 const (
-	postgresProof    = "tx.own(proveSQL, held.Tenant, held.Holder, held.Fence)\n"
+	postgresProven   = "custody{held, ownLimits}.begin"
+	postgresUnproven = "ownLimits.begin"
 	postgresRecovers = "tx.ask(recoverSQL, a.readRecovered, req.Tenant, req.Holder, plan.Format, plan.MaxAttempts)\n"
 )
 
 var ofPostgres = []mutation{
 	{
 		name:    "postgres: the proof is a plain read",
-		edits:   []edit{{postgresCheckpoint, "AND l.fence = $3::bigint FOR KEY SHARE)", "AND l.fence = $3::bigint)"}},
+		edits:   []edit{{postgresCheckpoint, "$9::bigint FOR KEY SHARE)", "$9::bigint)"}},
 		noticed: in("./storage/postgres", "TestAnOpenCheckpointKeeps|TestTheProofLocks"),
 	},
 	{
@@ -45,18 +47,24 @@ var ofPostgres = []mutation{
 	},
 	{
 		name:    "postgres: a claim under a lease already held proves nothing",
-		edits:   []edit{{postgresClaim, postgresProof, "\n"}},
+		edits:   []edit{{postgresClaim, postgresProven, postgresUnproven}},
 		noticed: postgres("fences", "^Claim of an apply$"),
 	},
 	{
-		name:    "postgres: a checkpoint proves nothing",
-		edits:   []edit{{postgresCheckpoint, postgresProof, "\n"}},
+		name: "postgres: a checkpoint proves nothing",
+		edits: []edit{
+			{postgresCheckpoint, "begin := custody{held, own}.begin", "begin := own.begin"},
+			{postgresSteps, "+ proof + `", "+ `$7::uuid IS NULL, $8::uuid IS NULL, $9::bigint IS NULL"},
+		},
 		noticed: postgres("fences", "^Checkpoint of sql steps$"),
 	},
 	{
 		name: "postgres: the finish of a plan asks for no fence",
 		edits: []edit{
-			{postgresCheckpoint, postgresProof, "if group.Move == nil {\n" + postgresProof + "}\n"},
+			{
+				postgresCheckpoint, "begin := custody{held, own}.begin",
+				"begin := custody{held, own}.begin\n\tif group.Move != nil {\n\t\tbegin = own.begin\n\t}",
+			},
 			{postgresJournal, "ELSE p.fence = $3::bigint END", "ELSE $3::bigint IS NOT NULL END"},
 		},
 		noticed: postgres("fences", "^Checkpoint of a move$"),
@@ -175,7 +183,7 @@ var ofPostgres = []mutation{
 	},
 	{
 		name:    "postgres: an undo in doubt counts as in place",
-		edits:   []edit{{postgresClaim, "AND j.state = 'done')`", "AND j.state IN ('done', 'undo_intent'))`"}},
+		edits:   []edit{{postgresTables, "AND j.state = 'done')", "AND j.state IN ('done', 'undo_intent'))"}},
 		noticed: postgres("claims", "an undo in doubt is no step in place"),
 	},
 	{

@@ -175,3 +175,28 @@ BEGIN
         RAISE EXCEPTION 'step reached into the schema of another tenant' USING ERRCODE = 'BY006';
     END IF;
 END $$;
+
+-- Takes back, in the transaction that a step ran in, what its statements may have set or locked for their session.
+CREATE FUNCTION belay.clean_session() RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    PERFORM pg_catalog.pg_advisory_unlock_all();
+    RESET ALL;
+END $$;
+
+-- Whether a step of a plan is in place or in doubt, how many are in place, and the place behind all plans of a tenant.
+-- Statements ask this of few plans. As functions they cost nothing where they are not asked; written out, the server would get
+-- them ready each time.
+CREATE FUNCTION belay.touched(tenant uuid, plan uuid) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM belay.journal j WHERE j.tenant_id = tenant AND j.plan_id = plan AND j.state <> 'undone');
+END $$;
+
+CREATE FUNCTION belay.in_place(tenant uuid, plan uuid) RETURNS bigint LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (SELECT count(*) FROM belay.journal j WHERE j.tenant_id = tenant AND j.plan_id = plan AND j.state = 'done');
+END $$;
+
+CREATE FUNCTION belay.next_applied_seq(tenant uuid) RETURNS bigint LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (SELECT COALESCE(max(p.applied_seq), 0) + 1 FROM belay.plan p WHERE p.tenant_id = tenant);
+END $$;

@@ -11,11 +11,29 @@ import (
 	"github.com/belayhq/belay/sitelock"
 )
 
-// proveSQL is the proof of custody. It raises, so that nothing behind it takes effect.
-const proveSQL = `
-SELECT CASE WHEN (SELECT l.fence FROM belay.site_lock l
-        WHERE l.tenant_id = $1::uuid AND l.holder = $2::uuid AND l.fence = $3::bigint FOR KEY SHARE) IS NULL
+// proof is the proof of custody. It raises, so that nothing behind it takes effect. It runs in a transaction's first statement,
+// whose search path is still the role's: its operators are those of pg_catalog by name.
+const proof = `
+    CASE WHEN (SELECT l.fence FROM belay.site_lock l
+        WHERE l.tenant_id OPERATOR(pg_catalog.=) $7::uuid AND l.holder OPERATOR(pg_catalog.=) $8::uuid
+          AND l.fence OPERATOR(pg_catalog.=) $9::bigint FOR KEY SHARE) IS NULL
     THEN belay.refuse('BY001', 'lock lost') END`
+
+// proveSQL begins a transaction of a holder.
+const proveSQL = `SELECT ` + settings + `, ` + planOnce + `, ` + proof
+
+// custody begins transactions of a holder.
+type custody struct {
+	held   sitelock.Held
+	limits limits
+}
+
+// begin queues the settings with the proof.
+func (c custody) begin(tx *transaction) { tx.own(proveSQL, c.args(tx)...) }
+
+func (c custody) args(tx *transaction) []any {
+	return append(tx.settings(c.limits), c.held.Tenant, c.held.Holder, c.held.Fence)
+}
 
 // Limits that a group gets if it brings none.
 const (
@@ -33,8 +51,11 @@ func (s *Store) Checkpoint(ctx context.Context, held sitelock.Held, group engine
 	}
 	own := ownLimits
 	own.idle = group.Limits.Idle
-	err := s.transact(ctx, s.pool, writing, own, func(tx *transaction) error {
-		tx.own(proveSQL, held.Tenant, held.Holder, held.Fence)
+	begin := custody{held, own}.begin
+	if first := firstOf(group.Steps); first >= 0 {
+		begin = entry{custody{held, own}, group, first}.begin
+	}
+	err := s.transact(ctx, s.pool, writing, begin, func(tx *transaction) error {
 		if err := tx.steps(ctx, group); err != nil {
 			return err
 		}
@@ -64,7 +85,10 @@ func (tx *transaction) record(held sitelock.Held, group engine.Group) error {
 			return err
 		}
 	case len(group.Steps) > 0:
-		tx.own(progressSQL, held.Tenant, group.Plan, held.Fence, progressed(group))
+		if !group.Progressed && progressed(group) {
+			tx.own(resetAttemptsSQL, held.Tenant, group.Plan, held.Fence)
+		}
+		tx.own(demandInFlightSQL, held.Tenant, group.Plan, held.Fence)
 	}
 	if group.Release {
 		tx.own(releaseHeldSQL, held.Tenant, held.Holder, held.Fence)

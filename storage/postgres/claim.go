@@ -12,12 +12,10 @@ import (
 )
 
 // touched says of a plan p that a step of it is in place or in doubt.
-const touched = `EXISTS (SELECT FROM belay.journal j
-    WHERE j.tenant_id = p.tenant_id AND j.plan_id = p.plan_id AND j.state <> 'undone')`
+const touched = `belay.touched(p.tenant_id, p.plan_id)`
 
 // done counts the steps of a plan p that are in place.
-const done = `(SELECT count(*) FROM belay.journal j
-    WHERE j.tenant_id = p.tenant_id AND j.plan_id = p.plan_id AND j.state = 'done')`
+const done = `belay.in_place(p.tenant_id, p.plan_id)`
 
 // partial says of a plan p that it is, if it may be: see [plan.Record.Partial].
 const partial = `CASE p.status WHEN 'pending' THEN ` + touched + ` WHEN 'applied' THEN ` + done + ` < p.steps_total ELSE false END`
@@ -205,8 +203,7 @@ func (s *Store) Claim(ctx context.Context, held sitelock.Held, c sitelock.Claim)
 	if err := s.keepChange(ctx, &c); err != nil {
 		return nil, err
 	}
-	err := s.write(ctx, func(tx *transaction) error {
-		tx.own(proveSQL, held.Tenant, held.Holder, held.Fence)
+	err := s.transact(ctx, s.pool, writing, custody{held, ownLimits}.begin, func(tx *transaction) error {
 		s.claim(tx, held.Tenant, held.Holder, &c, &record)
 		tx.own(markPlanSQL, held.Tenant, held.Holder)
 		return tx.commit(ctx)
@@ -247,9 +244,9 @@ func (s *Store) Submit(ctx context.Context, id tenant.ID, scope string, newPlan 
 	digest := change.Digest()
 	var plans []plan.Plan
 	registered := false
-	err := s.write(ctx, func(tx *transaction) error {
+	err := s.makingRow(ctx, func(tx *transaction) error {
 		plans, registered = nil, false
-		tx.own(ensureLockSQL, id, scope, 0, "")
+		tx.own(ensureLockSQL, id, scope)
 		tx.found(registeredSQL, &registered, id)
 		tx.own(storeSubmittedSQL, id, change.ID, digest, change.Encode())
 		tx.own(submitSQL, id, newPlan, change.ID, digest, len(change.Steps), plan.Format)

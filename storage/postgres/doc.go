@@ -7,9 +7,9 @@
 // Every write is one transaction of this shape, sent without waiting for answers, so that it costs one round trip:
 //
 //	BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE
-//	limits of this transaction, Belay's own search path, a mark that vanishes with the transaction
-//	the proof: SELECT … FROM site_lock WHERE tenant, holder, fence are mine FOR KEY SHARE, or raise
-//	for each step: the boundary, then its statements with the tenant's search path
+//	in one statement: limits of this transaction, Belay's own search path, a mark that vanishes with the transaction; the
+//	  proof: SELECT … FROM site_lock WHERE tenant, holder, fence are mine FOR KEY SHARE, or raise; the tenant's search path
+//	for each step: its statements, behind a boundary unless both it and the step before only write rows
 //	the closing boundary, the journal, the images, the move, the release
 //	COMMIT
 //

@@ -23,6 +23,7 @@ func TestACommitIsDurableWhateverAStepSets(t *testing.T) {
 		off := plan.Statement{SQL: `SELECT set_config('synchronous_commit', 'off', true)`, RowsOnly: true}
 		group := engine.Group{Scope: "one", Steps: []engine.GroupStep{{State: plan.StepDone, Statements: []plan.Statement{off}}}}
 		tx.one(setting, nil, &before)
+		tx.own(`SELECT pg_catalog.set_config('search_path', $1::text, true)`, tenantPath("one"))
 		if err := tx.steps(t.Context(), group); err != nil {
 			return err
 		}

@@ -93,13 +93,13 @@ func (tx *transaction) images(held sitelock.Held, group engine.Group) {
 	}
 }
 
-// progressSQL is the move of a group that has none: the plan must be in flight under this fence, and a step that was
-// carried out starts the count of attempts again.
-const progressSQL = `
-WITH reset AS (
-    UPDATE belay.plan SET attempts = 0, updated_at = belay.now_ms()
-    WHERE tenant_id = $1::uuid AND plan_id = $2::uuid AND fence = $3::bigint AND attempts <> 0 AND $4::boolean
-)
+// resetAttemptsSQL starts the count of attempts again, because a step was carried out.
+const resetAttemptsSQL = `
+UPDATE belay.plan SET attempts = 0, updated_at = belay.now_ms()
+WHERE tenant_id = $1::uuid AND plan_id = $2::uuid AND fence = $3::bigint AND attempts <> 0`
+
+// demandInFlightSQL is the move of a group that has none: the plan must be in flight under this fence.
+const demandInFlightSQL = `
 SELECT CASE WHEN NOT EXISTS (SELECT FROM belay.plan WHERE tenant_id = $1::uuid AND plan_id = $2::uuid AND fence = $3::bigint)
     THEN belay.refuse('BY002', 'plan is not in flight under this fence') END`
 
@@ -118,7 +118,7 @@ WITH moved AS (
             ELSE $7::text END,
         applied_seq = CASE
             WHEN $5::text = 'pending' AND NOT ` + touched + ` THEN NULL
-            WHEN $9::text = 'resolve_applied' THEN COALESCE(p.applied_seq, ` + nextAppliedSeq + `)
+            WHEN $9::text = 'resolve_applied' THEN COALESCE(p.applied_seq, belay.next_applied_seq($1::uuid))
             ELSE p.applied_seq END,
         cycle = CASE WHEN $9::text = 'resolve_applied' THEN GREATEST(p.cycle, 1) ELSE p.cycle END,
         last_error = CASE

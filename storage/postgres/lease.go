@@ -79,7 +79,7 @@ func (s *Store) RenewLease(ctx context.Context, held sitelock.HeldLease, ttl tim
 	}
 	renewed := false
 	var longest int64
-	err := s.transact(ctx, s.renewals, writing, ownLimits, func(tx *transaction) error {
+	err := s.transact(ctx, s.renewals, writing, ownLimits.begin, func(tx *transaction) error {
 		renewed = false
 		tx.found(renewLeaseSQL, &renewed, held.Name, held.Holder, held.Fence, millis(ttl))
 		tx.one(maxLeaseSQL, nil, &longest)

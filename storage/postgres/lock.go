@@ -26,10 +26,9 @@ const inFlight = `p.status IN ('applying', 'rolling_back')`
 // unsettled says of a plan p that it may be partial, as the partial index spells it.
 const unsettled = `p.outcome IN ('interrupted', 'failed', 'quarantined')`
 
-// ensureLockSQL makes the tenant's lock row. A scope of another tenant violates site_lock_scope_key.
+// ensureLockSQL makes the tenant's lock row, free. A scope of another tenant violates site_lock_scope_key.
 const ensureLockSQL = `
-INSERT INTO belay.site_lock (tenant_id, scope, fence)
-SELECT $1::uuid, $2::text, 0 WHERE $3::bigint <= belay.max_lease_ms() OR $4::text = 'hold'
+INSERT INTO belay.site_lock (tenant_id, scope, fence) VALUES ($1::uuid, $2::text, 0)
 ON CONFLICT (tenant_id) DO NOTHING`
 
 // takenColumns are what was taken and from whom, in the order of readTaken. They also keep for recoverSQL whom it was
@@ -58,6 +57,27 @@ FROM (SELECT l.tenant_id, l.holder, l.host, l.pid, l.started_at FROM belay.site_
 WHERE l.tenant_id = was.tenant_id
 RETURNING ` + takenColumns
 
+// newLockSQL makes the tenant's lock row, taken, if takeLockSQL found none. A scope of another tenant violates
+// site_lock_scope_key.
+const newLockSQL = `
+INSERT INTO belay.site_lock AS l (tenant_id, scope, fence, holder, host, pid, started_at, operation, reason, plan_id, acquired_at, expires_at)
+SELECT $1::uuid, $2::text, 1, $3::uuid, $4::text, $5::integer, $6::bigint, $7::text, $8::text, $9::uuid,
+    clock.now, clock.now + $10::bigint
+FROM (SELECT belay.now_ms() AS now OFFSET 0) clock
+WHERE $10::bigint <= belay.max_lease_ms() OR $7::text = 'hold'
+ON CONFLICT (tenant_id) DO NOTHING
+RETURNING l.fence, l.expires_at, '', 0, 0::bigint, false, NULL`
+
+// makingRow runs a transaction that may make a tenant's lock row, once more if another one for the same tenant did so in
+// the meantime: that can violate a key beside the one that makes it give way.
+func (s *Store) makingRow(ctx context.Context, body func(tx *transaction) error) error {
+	err := s.write(ctx, body)
+	if server, ok := errors.AsType[*Error](err); ok && server.Code == codeUniqueViolation && strings.HasPrefix(server.Constraint, "site_lock_") {
+		err = s.write(ctx, body)
+	}
+	return err
+}
+
 // Acquire implements [sitelock.Store].
 func (s *Store) Acquire(ctx context.Context, req sitelock.Request) (sitelock.Grant, error) {
 	if err := checkLease(req.Lease); err != nil {
@@ -73,17 +93,20 @@ func (s *Store) Acquire(ctx context.Context, req sitelock.Request) (sitelock.Gra
 		return sitelock.Grant{}, fmt.Errorf("acquire: %w", lockError(err))
 	}
 	var a acquisition
-	err := s.write(ctx, func(tx *transaction) error {
+	err := s.makingRow(ctx, func(tx *transaction) error {
 		a = acquisition{grant: sitelock.Grant{Held: sitelock.Held{Tenant: req.Tenant, Holder: req.Holder}}}
 		var change string
 		var newPlan plan.ID
 		if req.Claim != nil {
 			change, newPlan = req.Claim.Change, req.Claim.NewPlan
 		}
-		tx.own(ensureLockSQL, req.Tenant, req.Scope, millis(req.Lease), string(req.Operation))
 		tx.ask(takeLockSQL, a.readTaken, req.Tenant, req.Scope, req.Holder,
 			req.Process.Host, req.Process.PID, millisOf(req.Process.StartedAt), string(req.Operation), req.Reason,
 			change, orNull(newPlan), millis(req.Lease), orNull(req.Replace.Holder), req.Replace.Fence, plan.Format)
+		if req.Replace.Holder == "" {
+			tx.ask(newLockSQL, a.readTaken, req.Tenant, req.Scope, req.Holder, req.Process.Host, req.Process.PID,
+				millisOf(req.Process.StartedAt), string(req.Operation), req.Reason, orNull(newPlan), millis(req.Lease))
+		}
 		tx.ask(recoverSQL, a.readRecovered, req.Tenant, req.Holder, plan.Format, plan.MaxAttempts)
 		if req.Claim != nil {
 			s.claim(tx, req.Tenant, req.Holder, req.Claim, &a.grant.Claimed)
@@ -405,7 +428,7 @@ func (s *Store) Register(ctx context.Context, id tenant.ID, scope string) error 
 		return err
 	}
 	var exists, registered bool
-	err := s.write(ctx, func(tx *transaction) error {
+	err := s.makingRow(ctx, func(tx *transaction) error {
 		tx.found(hasScopeSQL, &exists, scope)
 		if err := tx.flush(ctx); err != nil || !exists {
 			return err
@@ -446,8 +469,7 @@ WHERE tenant_id = $1::uuid AND holder = $2::uuid AND fence = $3::bigint`
 
 // Retire implements [storage.Database].
 func (s *Store) Retire(ctx context.Context, held sitelock.Held) error {
-	err := s.write(ctx, func(tx *transaction) error {
-		tx.own(proveSQL, held.Tenant, held.Holder, held.Fence)
+	err := s.transact(ctx, s.pool, writing, custody{held, ownLimits}.begin, func(tx *transaction) error {
 		tx.own(retireLockSQL, held.Tenant, held.Holder, held.Fence)
 		return tx.commit(ctx)
 	})

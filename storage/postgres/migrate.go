@@ -63,7 +63,7 @@ func (s *Store) migrate(ctx context.Context, all []migrations.Migration) (from, 
 			break
 		}
 		// Waiting for another process that migrates is right, however long that takes; the caller's context bounds it.
-		err = s.transact(ctx, s.pool, writing, limits{}, func(tx *transaction) error {
+		err = s.transact(ctx, s.pool, writing, limits{}.begin, func(tx *transaction) error {
 			from, err = tx.migrate(ctx, all)
 			return err
 		})

@@ -15,16 +15,12 @@ import (
 	"github.com/belayhq/belay/plan"
 )
 
-// enterSQL sets the limits and the search path of the first step. It demands that the tenant's schema exists: with a search
-// path of none that does, a step would write temporary tables.
-const enterSQL = `
-SELECT CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1::text)
-       THEN pg_catalog.set_config('search_path', $2::text, true) ELSE belay.refuse('BY005', 'no such schema') END,
-    ` + limitsSQL
-
-// limitsSQL sets the limits of what comes next: a step may have changed them.
-const limitsSQL = `pg_catalog.set_config('statement_timeout', $3::text, true), pg_catalog.set_config('lock_timeout', $4::text, true),
-    pg_catalog.set_config('idle_in_transaction_session_timeout', $5::text, true)`
+// enterSQL begins a transaction with steps: behind the proof it sets the limits and the search path of the first. It demands
+// that the tenant's schema exists: with a search path of none that does, a step would write temporary tables.
+const enterSQL = `SELECT ` + settings + `, ` + proof + `,
+    CASE WHEN pg_catalog.to_regnamespace($10::text) IS NULL THEN belay.refuse('BY005', 'no such schema')
+       ELSE pg_catalog.set_config('search_path', $11::text, true) END,
+    pg_catalog.set_config('statement_timeout', $12::text, true), pg_catalog.set_config('lock_timeout', $13::text, true)`
 
 // keptSQL demands that the step before left the transaction, the role and the search path as they were. The mark is
 // transaction-local, so it is gone if a step ended the transaction. It runs under a tenant's search path: operands are of the
@@ -35,18 +31,29 @@ SELECT CASE WHEN pg_catalog.current_setting('belay.mark', true) IS DISTINCT FROM
        THEN belay.refuse('BY003', 'step left its scope')
     `
 
-// betweenSQL also demands that the group is within its budget, which ends where it is positive.
+// betweenSQL also demands that the group is within its budget, which ends where it is positive, and sets the limits of what
+// comes next: a step may have changed them.
 const betweenSQL = keptSQL + `
        WHEN $6::float8 > 0::float8 AND $6::float8 < 1000::float8 * pg_catalog.date_part('epoch',
            pg_catalog.clock_timestamp() - pg_catalog.transaction_timestamp())
        THEN belay.refuse('BY004', 'group used up its budget') END,
-    ` + limitsSQL
+    pg_catalog.set_config('statement_timeout', $3::text, true), pg_catalog.set_config('lock_timeout', $4::text, true),
+    pg_catalog.set_config('idle_in_transaction_session_timeout', $5::text, true)`
 
-// leaveSQL goes back to Belay's own statements, whose commit is to be durable.
-const leaveSQL = keptSQL + `
-       ELSE pg_catalog.set_config('search_path', '` + ownPath + `', true) END,
-    ` + limitsSQL + `,
-    ` + durableSQL
+// outSQL goes back to Belay's own search path and keeps the one that the last step left for leaveSQL. The server analyses a
+// statement again for each other search path, so that it is short.
+const outSQL = `SELECT pg_catalog.set_config('belay.left', pg_catalog.current_setting('search_path'), true),
+    pg_catalog.set_config('search_path', '` + ownPath + `', true)`
+
+// leaveSQL goes back to Belay's own statements: it demands what keptSQL does of the last step. leaveCleanSQL also takes back what
+// rows-only statements can leave in the session.
+const (
+	left = `SELECT CASE WHEN current_setting('belay.mark', true) IS DISTINCT FROM concat($5::text, ':', current_user)
+         OR current_setting('belay.left', true) IS DISTINCT FROM $7::text
+       THEN belay.refuse('BY003', 'step left its scope') END,`
+	leaveSQL      = left + settings + `, ` + planOnce
+	leaveCleanSQL = left + ` belay.clean_session(),` + settings + `, ` + planOnce
+)
 
 // constraintsSQL has the deferred constraints of what the steps wrote checked under the limits of a step: nothing bounds
 // the time of COMMIT.
@@ -56,43 +63,95 @@ const constraintsSQL = `SET CONSTRAINTS ALL IMMEDIATE`
 // come first.
 func tenantPath(scope string) string { return quoteIdent(scope) + ", pg_temp" }
 
-// steps queues the group's steps. An action or a verify query has the queue sent.
+// entry begins transactions of a holder with steps.
+type entry struct {
+	custody
+	group engine.Group
+	first int // the step whose scope and limits it enters
+}
+
+// begin queues the settings, the proof and the way into the tenant's scope; if there is none, it is the first step that fails.
+func (e entry) begin(tx *transaction) {
+	scope, l := e.group.Scope, limitsOf(e.group, e.first)
+	args := append(e.args(tx), quoteIdent(scope), tenantPath(scope), limitMillis(l.statement), limitMillis(l.lock))
+	tx.add(statement{sql: enterSQL, args: args, own: true, failed: func(err error) error {
+		if server, ok := errors.AsType[*Error](err); ok && server.Code == codeNoScope {
+			return stepFailure(e.first, plan.Statement{}, fmt.Errorf("%s: %w", scope, engine.ErrNoScope))
+		}
+		return err
+	}})
+}
+
+// firstOf is the index of the first step that does anything but write its journal row; -1 if there is none.
+func firstOf(steps []engine.GroupStep) int { return slices.IndexFunc(steps, runs) }
+
+// runs reports whether a step does anything but write its journal row.
+func runs(step engine.GroupStep) bool {
+	return step.State != plan.StepIntent && step.State != plan.StepUndoIntent &&
+		(len(step.Statements) > 0 || step.Action != nil || step.Verify != nil)
+}
+
+// onlyRows reports whether all that a step does is read and write rows.
+func onlyRows(step engine.GroupStep) bool {
+	return step.Action == nil && step.Verify == nil &&
+		!slices.ContainsFunc(step.Statements, func(st plan.Statement) bool { return !st.RowsOnly })
+}
+
+// limitsOf are those of a step. One of several that only write rows may take no longer than all of them together may.
+func limitsOf(group engine.Group, index int) limits {
+	step := group.Steps[index]
+	l := limits{statement: step.Timeout, lock: group.Limits.LockWait, idle: group.Limits.Idle}
+	if len(group.Steps) > 1 && group.Budget > 0 && onlyRows(step) && (l.statement <= 0 || l.statement > group.Budget) {
+		l.statement = group.Budget
+	}
+	return l
+}
+
+// stretch is how many steps at most follow each other without a look at the group's budget.
+const stretch = 16
+
+// steps queues the group's steps, into whose scope an entry has led. An action or a verify query has the queue sent. Steps
+// that only write rows follow each other without a boundary: what one of them may do all the same, by a function, is found
+// behind the last, and the group is then run step by step.
 func (tx *transaction) steps(ctx context.Context, group engine.Group) error {
-	wait, idle := group.Limits.LockWait, group.Limits.Idle
-	last := -1 // the step before, whose doings a boundary checks
+	last, since := -1, 0 // the step before, and how many there are since the last boundary
 	for i, step := range group.Steps {
 		if !runs(step) {
 			continue
 		}
-		next := limits{statement: step.Timeout, lock: wait, idle: idle}
-		if last < 0 {
-			tx.enter(i, group.Scope, next)
-		} else {
-			tx.boundary(betweenSQL, group.Scope, next, failureOf(last, group.Steps[last], wait), limitMillis(group.Budget))
+		if last >= 0 && (since == stretch || !alike(group, last, i)) {
+			l := limitsOf(group, i)
+			tx.boundary(betweenSQL, failureOf(group, last), tx.mark, tenantPath(group.Scope), limitMillis(l.statement), limitMillis(l.lock),
+				limitMillis(l.idle), limitMillis(group.Budget))
+			since = 0
 		}
-		last = i
-		if err := tx.step(ctx, i, step, group.Scope, wait); err != nil {
+		last, since = i, since+1
+		if err := tx.step(ctx, i, group); err != nil {
 			return err
 		}
 	}
-	if last < 0 {
-		return nil
+	if last >= 0 {
+		tx.leave(group, failureOf(group, last))
 	}
-	failed := failureOf(last, group.Steps[last], wait)
-	tx.add(statement{sql: constraintsSQL, failed: failed})
-	tx.boundary(leaveSQL, group.Scope, limits{ownLimits.statement, ownLimits.lock, idle}, failed)
 	return nil
 }
 
-// enter queues the way into the tenant's scope; if there is none, it is step first that fails.
-func (tx *transaction) enter(first int, scope string, l limits) {
-	args := []any{scope, tenantPath(scope), limitMillis(l.statement), limitMillis(l.lock), limitMillis(l.idle)}
-	tx.add(statement{sql: enterSQL, args: args, own: true, failed: func(err error) error {
-		if server, ok := errors.AsType[*Error](err); ok && server.Code == codeNoScope {
-			return stepFailure(first, plan.Statement{}, fmt.Errorf("%s: %w", scope, engine.ErrNoScope))
-		}
-		return err
-	}})
+// alike reports whether nothing need be done between two steps.
+func alike(group engine.Group, a, b int) bool {
+	return onlyRows(group.Steps[a]) && onlyRows(group.Steps[b]) && limitsOf(group, a) == limitsOf(group, b)
+}
+
+// leave queues the end of the steps.
+func (tx *transaction) leave(group engine.Group, failed func(error) error) {
+	tx.add(statement{sql: constraintsSQL, failed: failed})
+	tx.boundary(outSQL, failed)
+	sql := leaveSQL
+	if tx.store.ownsPool && !tx.more {
+		sql, tx.cleaned = leaveCleanSQL, true
+	}
+	own := ownLimits
+	own.idle = group.Limits.Idle
+	tx.boundary(sql, failed, append(tx.settings(own), tenantPath(group.Scope))...)
 }
 
 const demandOwnScopeSQL = `SELECT belay.demand_own_scope($1::text, $2::text[], $3::boolean)`
@@ -118,18 +177,10 @@ func (tx *transaction) demandOwnScope(index int, step engine.GroupStep, scope st
 	}})
 }
 
-// runs reports whether a step does anything but write its journal row.
-func runs(step engine.GroupStep) bool {
-	return step.State != plan.StepIntent && step.State != plan.StepUndoIntent &&
-		(len(step.Statements) > 0 || step.Action != nil || step.Verify != nil)
-}
-
-// boundary queues the check of what the step before left and the limits of what comes next. failed makes an error of that
-// step.
-func (tx *transaction) boundary(sql, scope string, l limits, failed func(error) error, more ...any) {
-	args := []any{tx.mark, tenantPath(scope), limitMillis(l.statement), limitMillis(l.lock), limitMillis(l.idle)}
+// boundary queues a check of what the step before left, or a way past it. failed makes an error of that step.
+func (tx *transaction) boundary(sql string, failed func(error) error, args ...any) {
 	tx.add(statement{
-		sql: sql, own: true, args: append(args, more...),
+		sql: sql, own: true, args: args,
 		failed: func(err error) error {
 			server, ok := errors.AsType[*Error](err)
 			if !ok {
@@ -148,13 +199,14 @@ func (tx *transaction) boundary(sql, scope string, l limits, failed func(error) 
 	})
 }
 
-func (tx *transaction) step(ctx context.Context, index int, step engine.GroupStep, scope string, lockWait time.Duration) error {
+func (tx *transaction) step(ctx context.Context, index int, group engine.Group) error {
+	step, lockWait := group.Steps[index], group.Limits.LockWait
 	tx.foreign = true
 	for _, st := range step.Statements {
 		tx.more = tx.more || !st.RowsOnly
-		tx.add(statement{sql: st.SQL, failed: func(err error) error { return failure(index, st, err, step.Timeout, lockWait) }})
+		tx.add(statement{sql: st.SQL, failed: func(err error) error { return failure(group, index, st, err) }})
 	}
-	tx.demandOwnScope(index, step, scope)
+	tx.demandOwnScope(index, step, group.Scope)
 	if step.Action != nil {
 		if err := tx.act(ctx, index, step); err != nil {
 			return err
@@ -168,20 +220,24 @@ func (tx *transaction) step(ctx context.Context, index int, step engine.GroupSte
 }
 
 // failureOf makes an error of a step as a whole.
-func failureOf(index int, step engine.GroupStep, lockWait time.Duration) func(error) error {
-	return func(err error) error { return failure(index, plan.Statement{}, err, step.Timeout, lockWait) }
+func failureOf(group engine.Group, index int) func(error) error {
+	return func(err error) error { return failure(group, index, plan.Statement{}, err) }
 }
 
-// failure says that a statement of a step failed, unless the database only asked to run the transaction again.
-func failure(index int, st plan.Statement, err error, timeout, lockWait time.Duration) error {
+// failure says that a statement of a step failed, unless the database only asked to run the transaction again, or the step
+// was stopped because of the others in its group.
+func failure(group engine.Group, index int, st plan.Statement, err error) error {
+	timeout := group.Steps[index].Timeout
 	server, ok := errors.AsType[*Error](err)
-	if ok && react(server.Code) == runAgain {
+	switch {
+	case ok && react(server.Code) == runAgain:
 		return err
-	}
-	if ok && server.position > 0 {
+	case ok && server.Code == codeQueryCanceled && limitsOf(group, index).statement != timeout:
+		return engine.ErrBudgetSpent
+	case ok && server.position > 0:
 		st.Line += strings.Count(firstRunes(st.SQL, server.position-1), "\n")
 	}
-	return stepFailure(index, st, stepError(err, timeout, lockWait))
+	return stepFailure(index, st, stepError(err, timeout, group.Limits.LockWait))
 }
 
 // stepError says which limit ended a statement, if one did.
@@ -280,7 +336,7 @@ const tenantPathSQL = `SELECT pg_catalog.set_config('search_path', $1::text, tru
 
 // Verify implements [engine.Store].
 func (s *Store) Verify(ctx context.Context, scope string, v plan.Verify, timeout time.Duration) error {
-	err := s.transact(ctx, s.pool, reading, ownLimits, func(tx *transaction) error {
+	err := s.transact(ctx, s.pool, reading, ownLimits.beginPlain, func(tx *transaction) error {
 		tx.own(tenantPathSQL, tenantPath(scope), limitMillis(timeout), limitMillis(defaultLockWait))
 		tx.verify(v, func(err error) error { return err }, timeout, defaultLockWait)
 		// The transaction is never committed: it reads, and what else its query did is no concern of ours.

@@ -41,11 +41,11 @@ const (
 	commit  = `COMMIT`
 )
 
-// settingsSQL makes a transaction the same whatever the defaults of the role and the database are: scripts are read and text
-// and bytes are sent as this package takes them for granted. The keepalives end a transaction whose client has vanished
-// in the middle of a message, which no other limit does.
-const settingsSQL = `
-SELECT pg_catalog.set_config('search_path', '` + ownPath + `', true),
+// settings make a transaction the same whatever the defaults of the role and the database are: scripts are read and text
+// and bytes are sent as this package takes them for granted, and its commit is durable. The keepalives end a transaction whose
+// client has vanished in the middle of a message, which no other limit does.
+const settings = `
+       pg_catalog.set_config('search_path', '` + ownPath + `', true),
        pg_catalog.set_config('statement_timeout', $1::text, true),
        pg_catalog.set_config('lock_timeout', $2::text, true),
        pg_catalog.set_config('idle_in_transaction_session_timeout', $3::text, true),
@@ -57,14 +57,34 @@ SELECT pg_catalog.set_config('search_path', '` + ownPath + `', true),
        pg_catalog.set_config('tcp_keepalives_idle', $6::text, true),
        pg_catalog.set_config('tcp_keepalives_interval', $6::text, true),
        pg_catalog.set_config('tcp_keepalives_count', '2', true),
-       ` + durableSQL
+       pg_catalog.set_config('synchronous_commit',
+           CASE pg_catalog.current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true)`
 
-// durableSQL makes the commit durable. A step may have changed it, so that it is set again behind the last one.
-const durableSQL = `pg_catalog.set_config('synchronous_commit',
-       CASE pg_catalog.current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true)`
+// planOnce has the server plan each of Belay's statements once a connection, for any values. By default it plans the first
+// five times for the values at hand, which with many connections costs more than carrying them out. It must not hold for a
+// step, whose functions may need plans for their values.
+const planOnce = `pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', true)`
+
+// settingsSQL begins a transaction that proves nothing and runs only Belay's own statements, plainSettingsSQL one that also
+// runs others.
+const (
+	settingsSQL      = `SELECT ` + settings + `, ` + planOnce
+	plainSettingsSQL = `SELECT ` + settings
+)
+
+func (tx *transaction) settings(l limits) []any {
+	return []any{millis(l.statement), millis(l.lock), millis(l.idle), millis(tx.store.watch), tx.mark, keepalive(l.idle)}
+}
+
+// begin queues the settings.
+func (l limits) begin(tx *transaction) { tx.own(settingsSQL, tx.settings(l)...) }
+
+// beginPlain queues the settings of a transaction that also runs statements of others.
+func (l limits) beginPlain(tx *transaction) { tx.own(plainSettingsSQL, tx.settings(l)...) }
 
 // cleanSQL takes back what a step's rows-only statements can leave in a session that others use next: settings and locks, made
-// by functions. cleanAllSQL takes back the rest. They run behind COMMIT in the same round trip.
+// by functions. cleanAllSQL takes back the rest. They run behind COMMIT in the same round trip, unless leaveCleanSQL has
+// cleaned already.
 var (
 	cleanSQL    = []string{`RESET ALL`, `SELECT pg_catalog.pg_advisory_unlock_all()`}
 	cleanAllSQL = []string{`CLOSE ALL`, `UNLISTEN *`, `DISCARD TEMP`}
@@ -86,8 +106,9 @@ type transaction struct {
 	abandoned bool
 	// acted says that an action ran, which may happen only once.
 	acted bool
-	// foreign says that SQL of a step ran, more that some of it did more than read and write rows.
-	foreign, more bool
+	// foreign says that SQL of a step ran, more that some of it did more than read and write rows, cleaned that the
+	// transaction, if it commits, leaves nothing of it in the session.
+	foreign, more, cleaned bool
 	// taken holds the before-images that actions returned, by the index of their step.
 	taken map[int][]byte
 	// unread is what the reader of an answer found wrong.
@@ -106,7 +127,7 @@ type statement struct {
 
 // write runs body in a transaction that writes.
 func (s *Store) write(ctx context.Context, body func(tx *transaction) error) error {
-	return s.transact(ctx, s.pool, writing, ownLimits, body)
+	return s.transact(ctx, s.pool, writing, ownLimits.begin, body)
 }
 
 // snapshot runs body in a read-only transaction with one snapshot.
@@ -118,7 +139,7 @@ func (s *Store) snapshot(ctx context.Context, body func(tx *transaction) error) 
 // server every idle connection of a pool is dead, and each is found out by one try.
 func (s *Store) repeatable(ctx context.Context, pool *pgxpool.Pool, begin string, body func(tx *transaction) error) error {
 	for dead := int32(0); ; dead++ {
-		err := s.transact(ctx, pool, begin, ownLimits, body)
+		err := s.transact(ctx, pool, begin, ownLimits.begin, body)
 		_, unconnected := errors.AsType[*connectFailure](err)
 		if unconnected || !isConnectionLost(err) || ctx.Err() != nil || dead >= pool.Config().MaxConns {
 			return err
@@ -126,12 +147,12 @@ func (s *Store) repeatable(ctx context.Context, pool *pgxpool.Pool, begin string
 	}
 }
 
-// transact runs body, which queues statements and ends with commit. If the pooler lost prepared statements, it runs body
-// again without them: body must give the same from the start.
-func (s *Store) transact(ctx context.Context, pool *pgxpool.Pool, begin string, l limits, body func(tx *transaction) error) error {
+// transact runs body, which queues statements and ends with commit, behind the first statement of the transaction, which
+// first queues. If the pooler lost prepared statements, it runs body again without them: body must give the same from the start.
+func (s *Store) transact(ctx context.Context, pool *pgxpool.Pool, begin string, first func(*transaction), body func(*transaction) error) error {
 	for {
 		preparing := s.preparing.Load()
-		acted, err := s.attempt(ctx, pool, begin, l, body)
+		acted, err := s.attempt(ctx, pool, begin, first, body)
 		if !preparing || !isUnprepared(err) {
 			return err
 		}
@@ -143,7 +164,9 @@ func (s *Store) transact(ctx context.Context, pool *pgxpool.Pool, begin string, 
 	}
 }
 
-func (s *Store) attempt(ctx context.Context, pool *pgxpool.Pool, begin string, l limits, body func(tx *transaction) error) (acted bool, err error) {
+func (s *Store) attempt(ctx context.Context, pool *pgxpool.Pool, begin string, first func(*transaction), body func(*transaction) error) (
+	acted bool, err error,
+) {
 	conn, err := pool.Acquire(ctx)
 	if err != nil {
 		return false, connectError(err)
@@ -151,7 +174,7 @@ func (s *Store) attempt(ctx context.Context, pool *pgxpool.Pool, begin string, l
 	tx := &transaction{store: s, conn: conn, mark: uuid.NewString(), taken: map[int][]byte{}, reading: begin == reading}
 	defer tx.close(ctx)
 	tx.own(begin)
-	tx.own(settingsSQL, millis(l.statement), millis(l.lock), millis(l.idle), millis(s.watch), tx.mark, keepalive(l.idle))
+	first(tx)
 	err = body(tx)
 	return tx.acted, err
 }
@@ -193,8 +216,10 @@ func (tx *transaction) add(st statement) { tx.queue = append(tx.queue, st) }
 func (tx *transaction) commit(ctx context.Context) error {
 	tx.add(statement{sql: commit, own: true})
 	last := len(tx.queue) - 1
-	for _, sql := range tx.leftovers() {
-		tx.own(sql)
+	if !tx.cleaned {
+		for _, sql := range tx.leftovers() {
+			tx.own(sql)
+		}
 	}
 	at, err := tx.send(ctx)
 	switch {
