@@ -16,48 +16,53 @@ import (
 func encode(args []any) (values [][]byte, formats []int16) {
 	const text, binary = 0, 1
 	values, formats = make([][]byte, len(args)), make([]int16, len(args))
+	all := make([]byte, 0, 40*len(args)+1) // holds most of them; what it holds stays where it is when it grows
 	for i, arg := range args {
 		formats[i] = text
+		from := len(all)
 		switch arg := arg.(type) {
 		case nil:
+			continue
 		case []byte:
 			values[i], formats[i] = arg, binary
 			if arg == nil {
 				values[i] = []byte{}
 			}
+			continue
 		case string:
-			values[i] = []byte(arg)
+			all = append(all, arg...)
 		case tenant.ID:
-			values[i] = []byte(arg)
+			all = append(all, arg...)
 		case plan.ID:
-			values[i] = []byte(arg)
+			all = append(all, arg...)
 		case plan.Digest:
-			values[i] = []byte(arg)
+			all = append(all, arg...)
 		case sitelock.HolderID:
-			values[i] = []byte(arg)
+			all = append(all, arg...)
 		case int:
-			values[i] = strconv.AppendInt(nil, int64(arg), 10)
+			all = strconv.AppendInt(all, int64(arg), 10)
 		case int64:
-			values[i] = strconv.AppendInt(nil, arg, 10)
+			all = strconv.AppendInt(all, arg, 10)
 		case plan.Fence:
-			values[i] = strconv.AppendInt(nil, int64(arg), 10)
+			all = strconv.AppendInt(all, int64(arg), 10)
 		case bool:
-			values[i] = strconv.AppendBool(nil, arg)
+			all = strconv.AppendBool(all, arg)
 		case []string:
-			values[i] = array(arg)
+			all = appendTexts(all, arg)
 		case []int64:
-			values[i] = integers(arg)
+			all = appendIntegers(all, arg)
 		default:
 			panic(fmt.Sprintf("postgres: no encoding for a bind value of type %T", arg))
 		}
+		values[i] = all[from:len(all):len(all)]
 	}
 	return values, formats
 }
 
 var escape = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 
-func array(items []string) []byte {
-	out := []byte{'{'}
+func appendTexts(out []byte, items []string) []byte {
+	out = append(out, '{')
 	for i, item := range items {
 		if i > 0 {
 			out = append(out, ',')
@@ -69,8 +74,8 @@ func array(items []string) []byte {
 	return append(out, '}')
 }
 
-func integers(items []int64) []byte {
-	out := []byte{'{'}
+func appendIntegers(out []byte, items []int64) []byte {
+	out = append(out, '{')
 	for i, item := range items {
 		if i > 0 {
 			out = append(out, ',')

@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"net"
 	"strconv"
@@ -20,9 +21,9 @@ import (
 	"github.com/belayhq/belay/tenant"
 )
 
-// wire counts round trips over all connections that are dialled through it, and can cut them.
+// wire counts round trips and statements over all connections that are dialled through it, and can cut them.
 type wire struct {
-	trips atomic.Int64
+	trips, statements atomic.Int64
 	// cut, if set, closes a connection right after its next write, so that the answer is lost.
 	cut atomic.Bool
 }
@@ -31,6 +32,8 @@ type wireConn struct {
 	net.Conn
 	wire     *wire
 	answered atomic.Bool
+	rest     []byte // what was written of a message that is not complete
+	begun    bool   // the start-up message, which has no type, was written
 }
 
 func (w *wire) dial(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -43,11 +46,34 @@ func (c *wireConn) Write(p []byte) (int, error) {
 	if c.answered.Swap(false) {
 		c.wire.trips.Add(1)
 	}
+	c.count(p)
 	n, err := c.Conn.Write(p)
 	if c.wire.cut.CompareAndSwap(true, false) {
 		_ = c.Conn.(*net.UnixConn).CloseRead()
 	}
 	return n, err
+}
+
+// count counts the messages that have a statement carried out.
+func (c *wireConn) count(p []byte) {
+	c.rest = append(c.rest, p...)
+	for {
+		head := 1
+		if !c.begun {
+			head = 0
+		}
+		if len(c.rest) < head+4 {
+			return
+		}
+		size := head + int(binary.BigEndian.Uint32(c.rest[head:]))
+		if len(c.rest) < size {
+			return
+		}
+		if c.begun && c.rest[0] == 'E' {
+			c.wire.statements.Add(1)
+		}
+		c.rest, c.begun = c.rest[size:], true
+	}
 }
 
 func (c *wireConn) Read(p []byte) (int, error) {
@@ -154,16 +180,37 @@ func TestAWholePlanIsTwoTransactionsAndTwoRoundTrips(t *testing.T) {
 	}
 	site := newSite(t, url)
 	before := transactions()
-	trips := w.trips.Load()
+	trips, statements := w.trips.Load(), w.statements.Load()
 	wholePlan(t, db, site)
 	if got := w.trips.Load() - trips; got != 2 {
 		t.Errorf("%d round trips, want 2", got)
+	}
+	// Acquire: begin, settings, take, new, recover, claim, journal, commit. Checkpoint: begin, enter, ten steps, constraints,
+	// out, leave, journal, move, release, commit.
+	if got := w.statements.Load() - statements; got != 8+19 {
+		t.Errorf("%d statements, want %d", got, 8+19)
 	}
 	if got := transactions() - before - 1; got != 2 {
 		t.Errorf("%d transactions, want 2", got)
 	}
 	if got := scalar(t, url, string(site), `SELECT count(*) FROM t`); got != "10" {
 		t.Errorf("%s rows, want 10", got)
+	}
+}
+
+// It is not parallel, because allocations of all goroutines count.
+func TestAWholePlanAllocatesLittle(t *testing.T) {
+	url := postgrestest.URL(t)
+	db, _ := embedded(t, url, func(cfg *pgxpool.Config) { cfg.MaxConns = 1 })
+	const runs = 20
+	var sites []tenant.ID
+	for range runs + 2 {
+		sites = append(sites, newSite(t, url))
+	}
+	wholePlan(t, db, sites[0]) // makes the tables
+	next := 0
+	if got := testing.AllocsPerRun(runs, func() { next++; wholePlan(t, db, sites[next]) }); got > 550 {
+		t.Errorf("%.0f allocations, want 550 at most", got)
 	}
 }
 
