@@ -105,9 +105,8 @@ func run(ctx context.Context, args []string) error {
 			return err
 		}
 	}
-	fmt.Println()
-	for _, line := range losses(all) {
-		fmt.Println(line)
+	if _, err := fmt.Fprintf(os.Stdout, "\n%s\n", strings.Join(losses(all), "\n")); err != nil {
+		return err
 	}
 	if o.writeTo == "" {
 		return nil

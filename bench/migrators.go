@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"io/fs"
 	"testing/fstest"
@@ -37,59 +38,92 @@ func migrateFiles(steps []step) fs.FS {
 	return files
 }
 
+// tool is a migrator, which keeps a table of versions in each tenant's schema.
+type tool struct {
+	versions string // the table
+	// begin makes the table, as each tool does before a tenant's first migration. It is not timed: Belay's are there, too.
+	begin func(context.Context, *sql.DB, tenant.Tenant) error
+	up    func(context.Context, *sql.DB, tenant.Tenant) error
+}
+
 // gooseApply is a Provider for each tenant, with a session lock of its own: goose's default lock is one for all.
 func (w *world) gooseApply(k task, workers int) contender {
 	files := gooseFiles(k.steps)
-	return w.migrator(gooseProvider, "goose_db_version", k, workers, func(ctx context.Context, db *sql.DB, t tenant.Tenant) error {
+	open := func(db *sql.DB, t tenant.Tenant) (*goose.Provider, error) {
 		locker, err := lock.NewPostgresSessionLocker(lock.WithLockID(lockID(t)))
 		if err != nil {
-			return err
+			return nil, err
 		}
-		provider, err := goose.NewProvider(goose.DialectPostgres, db, files, goose.WithSessionLocker(locker))
-		if err != nil {
+		return goose.NewProvider(goose.DialectPostgres, db, files, goose.WithSessionLocker(locker))
+	}
+	return w.migrator(gooseProvider, k, workers, tool{
+		versions: "goose_db_version",
+		begin: func(ctx context.Context, db *sql.DB, t tenant.Tenant) error {
+			provider, err := open(db, t)
+			if err == nil {
+				_, err = provider.GetDBVersion(ctx)
+			}
 			return err
-		}
-		_, err = provider.Up(ctx)
-		return err
+		},
+		up: func(ctx context.Context, db *sql.DB, t tenant.Tenant) error {
+			provider, err := open(db, t)
+			if err == nil {
+				_, err = provider.Up(ctx)
+			}
+			return err
+		},
 	})
 }
 
 // migrateApply is golang-migrate, whose lock is one for each schema.
 func (w *world) migrateApply(k task, workers int) contender {
 	files := migrateFiles(k.steps)
-	return w.migrator(golangMigrate, "schema_migrations", k, workers, func(_ context.Context, db *sql.DB, t tenant.Tenant) error {
+	open := func(db *sql.DB, t tenant.Tenant) (*migrate.Migrate, error) {
 		source, err := iofs.New(files, ".")
 		if err != nil {
-			return err
+			return nil, err
 		}
 		driver, err := migratepgx.WithInstance(db, &migratepgx.Config{SchemaName: t.Target.Scope})
 		if err != nil {
-			return err
+			return nil, err
 		}
-		m, err := migrate.NewWithInstance("iofs", source, t.Target.Scope, driver)
-		if err != nil {
-			return err
-		}
-		if err := m.Up(); err != nil {
-			return err
-		}
+		return migrate.NewWithInstance("iofs", source, t.Target.Scope, driver)
+	}
+	end := func(m *migrate.Migrate) error {
 		sourceErr, driverErr := m.Close()
-		if sourceErr != nil {
-			return sourceErr
-		}
-		return driverErr
+		return errors.Join(sourceErr, driverErr)
+	}
+	return w.migrator(golangMigrate, k, workers, tool{
+		versions: "schema_migrations",
+		begin: func(_ context.Context, db *sql.DB, t tenant.Tenant) error {
+			m, err := open(db, t) // makes the table
+			if err != nil {
+				return err
+			}
+			return end(m)
+		},
+		up: func(_ context.Context, db *sql.DB, t tenant.Tenant) error {
+			m, err := open(db, t)
+			if err != nil {
+				return err
+			}
+			if err := m.Up(); err != nil {
+				return err
+			}
+			return end(m)
+		},
 	})
 }
 
-// migrator runs a tool that keeps a table of versions in each tenant's schema. Its workers each have a connection that
-// stays open and moves from schema to schema, which is faster than connecting for each tenant, as people do.
-func (w *world) migrator(name, versions string, k task, workers int, up func(context.Context, *sql.DB, tenant.Tenant) error) contender {
+// migrator runs a tool. Its workers each have a connection that stays open and moves from schema to schema, which is faster
+// than connecting for each tenant, as people do.
+func (w *world) migrator(name string, k task, workers int, with tool) contender {
 	return contender{name: name, prepare: func(ctx context.Context) (*trial, error) {
 		if err := k.empty(ctx); err != nil {
 			return nil, err
 		}
 		err := w.each(w.all(), func(chunk []tenant.Tenant) error {
-			return w.script(ctx, chunk, `DROP TABLE IF EXISTS %[1]s.`+versions+`;`)
+			return w.script(ctx, chunk, `DROP TABLE IF EXISTS %[1]s.`+with.versions+`;`)
 		})
 		if err != nil {
 			return nil, err
@@ -107,7 +141,7 @@ func (w *world) migrator(name, versions string, k task, workers int, up func(con
 			}
 			connections <- pool
 		}
-		run := func(ctx context.Context, sites []tenant.Tenant) error {
+		run := func(ctx context.Context, sites []tenant.Tenant, do func(context.Context, *sql.DB, tenant.Tenant) error) error {
 			return every(ctx, sites, workers, func(ctx context.Context, t tenant.Tenant) error {
 				pool := <-connections
 				defer func() { connections <- pool }()
@@ -116,16 +150,20 @@ func (w *world) migrator(name, versions string, k task, workers int, up func(con
 				}
 				db := stdlib.OpenDBFromPool(pool)
 				defer db.Close()
-				return up(ctx, db, t)
+				return do(ctx, db, t)
 			})
 		}
-		if err := run(ctx, w.warm); err != nil {
+		err = run(ctx, w.warm, with.up)
+		if err == nil {
+			err = run(ctx, k.sites, with.begin)
+		}
+		if err != nil {
 			end()
 			return nil, err
 		}
 		return &trial{
 			count: len(k.sites),
-			run:   func(ctx context.Context) error { return run(ctx, k.sites) },
+			run:   func(ctx context.Context) error { return run(ctx, k.sites, with.up) },
 			check: func(ctx context.Context) error { return k.holds(ctx, k.sites, len(k.steps)) },
 			close: end,
 		}, nil

@@ -72,19 +72,23 @@ func median(values []float64) float64 {
 
 // show writes the table for a terminal.
 func show(out io.Writer, table []row) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	var text strings.Builder
 	last := ""
 	for _, r := range table {
 		if r.work != last {
-			fmt.Fprintf(w, "\n%s\t%s/s\tspread\tratio\tclient µs\tserver µs\tMB\n", r.work, r.unit)
+			fmt.Fprintf(&text, "\n%s\t%s/s\tspread\tratio\tclient µs\tserver µs\tMB\n", r.work, r.unit)
 			last = r.work
 		}
 		if r.broken != nil {
-			fmt.Fprintf(w, "  %s\tfailed: %v\n", r.contender, r.broken)
+			fmt.Fprintf(&text, "  %s\tfailed: %v\n", r.contender, r.broken)
 			continue
 		}
-		fmt.Fprintf(w, "  %s\t%s\t%s-%s\t%.2f\t%s\t%s\t%s\n", r.contender, number(r.median), number(r.lowest), number(r.highest), r.ratio,
+		fmt.Fprintf(&text, "  %s\t%s\t%s-%s\t%.2f\t%s\t%s\t%s\n", r.contender, number(r.median), number(r.lowest), number(r.highest), r.ratio,
 			micros(r.cpu.client), micros(r.cpu.server), megabytes(r.peak))
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	if _, err := io.WriteString(w, text.String()); err != nil {
+		return err
 	}
 	return w.Flush()
 }

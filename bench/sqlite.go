@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -60,7 +61,7 @@ func openFile(t tenant.Tenant) (*sql.DB, error) {
 
 // empty makes every file anew, with bookkeeping tables if there are any.
 func (f *files) empty(ctx context.Context, bookkeeping string) error {
-	all := append(f.sites[:len(f.sites):len(f.sites)], f.warm...)
+	all := append(slices.Clip(f.sites), f.warm...)
 	return every(ctx, all, 4, func(ctx context.Context, t tenant.Tenant) error {
 		for _, suffix := range []string{"", "-wal", "-shm"} {
 			if err := os.Remove(t.Target.Database + suffix); err != nil && !os.IsNotExist(err) {
@@ -136,7 +137,7 @@ func (f *files) belay(name string, steps []step, checkpoint plan.Checkpointing, 
 		// Belay's own tables are made once in a file's life, and are not part of a plan.
 		seed := changeOf([]step{{up: "SELECT 1", down: "SELECT 1"}}, plan.CheckpointAuto)
 		seed.ID = "0000-seed"
-		err = b.apply(ctx, append(f.sites[:len(f.sites):len(f.sites)], f.warm...), seed, workers, engine.VerdictApplied)
+		err = b.apply(ctx, append(slices.Clip(f.sites), f.warm...), seed, workers, engine.VerdictApplied)
 		if err == nil {
 			err = b.apply(ctx, f.warm, change, workers, engine.VerdictApplied)
 		}

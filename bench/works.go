@@ -12,6 +12,9 @@ func works(w *world, f *files, o options) []work {
 	for _, workers := range o.workers {
 		all = append(all, w.applyWork(workers))
 	}
+	if len(w.sites) > few {
+		all = append(all, w.growthWork(16))
+	}
 	all = append(all, w.tableWork(o.schemas, 16))
 	all = append(all, w.lockWork(1, 1), w.lockWork(1000, 16), w.renewWork(1000), w.renewWork(10_000))
 	for _, workers := range o.workers {
@@ -36,7 +39,7 @@ const (
 // applyWork is ten steps, each of which writes a row, on every tenant.
 func (w *world) applyWork(workers int) work {
 	k := w.rowTask()
-	few := k.on(max(100, len(w.sites)/5)) // is enough where a tenant takes long
+	some := k.on(max(100, len(w.sites)/5)) // are enough where a tenant takes long
 	return work{
 		name: fmt.Sprintf("a: 10 row steps, %d tenants, %s", len(w.sites), workersOf(workers)), unit: "tenants",
 		contenders: []contender{
@@ -47,15 +50,32 @@ func (w *world) applyWork(workers int) work {
 			w.rawApply(rawEach, k, 1, workers),
 			w.belayApply(belayStep, byDirectory, plan.CheckpointStep, k, workers),
 			w.belayApply(belayStepPool, w.byPool, plan.CheckpointStep, k, workers),
-			w.dbosApply(few, workers),
+			w.dbosApply(some, workers),
 			w.riverApply(riverPlan, k, len(k.steps), workers),
-			w.riverApply(riverStep, few, 1, workers),
-			w.gooseApply(few, workers),
-			w.migrateApply(few, workers),
+			w.riverApply(riverStep, some, 1, workers),
+			w.gooseApply(some, workers),
+			w.migrateApply(some, workers),
 		},
 		goals: []goal{
 			{belayAuto, rawTwo, 0.8}, {belayAuto, dbosWorkflow, 12}, {belayStep, rawEach, 0.9}, {belayStep, dbosWorkflow, 3.5},
 		},
+	}
+}
+
+// few tenants are what growthWork compares all of them with.
+const few = 1000
+
+// growthWork shows whether a tenant costs more where there are many of them.
+func (w *world) growthWork(workers int) work {
+	k := w.rowTask()
+	first, all := fmt.Sprintf("Belay, auto, %d of them", few), "Belay, auto, all of them"
+	return work{
+		name: fmt.Sprintf("g: 10 row steps, %d tenants, %s", len(w.sites), workersOf(workers)), unit: "tenants",
+		contenders: []contender{
+			w.belayApply(first, byDirectory, plan.CheckpointAuto, k.on(few), workers),
+			w.belayApply(all, byDirectory, plan.CheckpointAuto, k, workers),
+		},
+		goals: []goal{{all, first, 0.9}},
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -84,7 +85,7 @@ func (w *world) name(letter string, n int) []tenant.Tenant {
 	return made
 }
 
-func (w *world) all() []tenant.Tenant { return append(w.sites[:len(w.sites):len(w.sites)], w.warm...) }
+func (w *world) all() []tenant.Tenant { return append(slices.Clip(w.sites), w.warm...) }
 
 // each works on chunks of tenants, several at a time.
 func (w *world) each(sites []tenant.Tenant, fn func(chunk []tenant.Tenant) error) error {
@@ -151,7 +152,7 @@ func (w *world) dropTables(ctx context.Context, sites []tenant.Tenant, steps []s
 	for i := range steps {
 		fmt.Fprintf(&drops, "DROP TABLE IF EXISTS %%[1]s.made_%d;", i+1)
 	}
-	err := w.each(append(sites[:len(sites):len(sites)], w.warm...), func(chunk []tenant.Tenant) error {
+	err := w.each(append(slices.Clip(sites), w.warm...), func(chunk []tenant.Tenant) error {
 		return w.script(ctx, chunk, drops.String())
 	})
 	if err != nil {
