@@ -28,9 +28,10 @@ type limits struct {
 	statement, lock, idle time.Duration
 }
 
-// ownLimits bound a transaction of Belay's own statements. The lock wait is far below deadlock_timeout: who cannot have a
-// row soon gives up and comes back, and no deadlock check ever runs.
-var ownLimits = limits{statement: 30 * time.Second, lock: 100 * time.Millisecond, idle: 30 * time.Second}
+// ownLimits bound a transaction of Belay's own statements. The lock wait is below deadlock_timeout, so that no deadlock check
+// ever runs. It is not shorter, because who only waits until a table has grown by a page must not take its tenant for busy on
+// a crowded machine; rows are asked for without waiting.
+var ownLimits = limits{statement: 30 * time.Second, lock: 500 * time.Millisecond, idle: 30 * time.Second}
 
 // writing and reading are how transactions begin. Read committed is not a choice: a take-over under a higher level has
 // an old snapshot, and leaves two plans in flight. READ WRITE is not said: a database that was set read-only stays so. A read
