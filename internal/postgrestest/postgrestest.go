@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/belayhq/belay/internal/pgproxy"
 )
 
 // Env names the variable with the URL of a server to use; its role must be allowed to create databases.
@@ -49,12 +52,37 @@ func LoopbackURL(tb testing.TB) string {
 	if base := os.Getenv(Env); base != "" {
 		return database(tb, base, base)
 	}
-	server := Cluster(tb)
-	port, err := forward(tb, server.Socket())
-	if err != nil {
-		tb.Fatalf("open a loopback port: %v", err)
+	url, _ := Proxied(tb)
+	return url
+}
+
+// Proxied is URL by way of a network of the test's own.
+func Proxied(tb testing.TB) (string, *pgproxy.Proxy) {
+	tb.Helper()
+	base := os.Getenv(Env)
+	if base == "" {
+		base = Cluster(tb).SocketURL("postgres")
 	}
-	return database(tb, server.SocketURL("postgres"), fmt.Sprintf("postgres://%s@127.0.0.1:%d/?sslmode=disable", superuser, port))
+	return Through(tb, database(tb, base, base))
+}
+
+// Through starts a proxy before the server of a URL and returns the URL by way of it.
+func Through(tb testing.TB, direct string) (string, *pgproxy.Proxy) {
+	tb.Helper()
+	server, err := pgx.ParseConfig(direct)
+	if err != nil {
+		tb.Fatalf("server's URL: %v", err)
+	}
+	network, address := pgconn.NetworkAddress(server.Host, server.Port)
+	proxy := pgproxy.Start(tb, network, address)
+	u := url.URL{
+		Scheme: "postgres", User: url.UserPassword(server.User, server.Password), Host: proxy.Address(),
+		Path: server.Database, RawQuery: "sslmode=disable",
+	}
+	if server.Password == "" {
+		u.User = url.User(server.User)
+	}
+	return u.String(), proxy
 }
 
 // database makes a database by way of admin and returns base with its name.
