@@ -40,6 +40,9 @@ func (e *Engine) ReleaseHold(ctx context.Context, t tenant.Tenant) error {
 		return err
 	}
 	defer closeStore()
+	// An operator who is not answered is told so, and the hold ends by itself.
+	ctx, cancel := context.WithTimeout(ctx, finishTimeout)
+	defer cancel()
 	state, err := store.State(ctx, t.ID)
 	if err != nil {
 		return err

@@ -43,7 +43,7 @@ func (l *Locker) Break(ctx context.Context, store Store, id tenant.ID, reason st
 	}
 	sent := 0
 	for pause := range pauses() {
-		recovered, err := store.Break(ctx, id, l.cfg.Process, reason)
+		recovered, err := l.sendBreak(ctx, store, id, reason)
 		if sent++; !errors.Is(err, ErrContended) || sent == breaks {
 			return recovered, err
 		}
@@ -52,4 +52,11 @@ func (l *Locker) Break(ctx context.Context, store Store, id tenant.ID, reason st
 		}
 	}
 	return nil, context.Cause(ctx)
+}
+
+// sendBreak bounds the wait for the answer.
+func (l *Locker) sendBreak(ctx context.Context, store Store, id tenant.ID, reason string) ([]Recovered, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerMax)
+	defer cancel()
+	return store.Break(ctx, id, l.cfg.Process, reason)
 }

@@ -102,6 +102,24 @@ func TestABreakAsksABusyDatabaseAgainButNotForEver(t *testing.T) {
 	}
 }
 
+func TestABreakThatHangsIsGivenUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, store, req := started(t, Config{}), newMemory(), request()
+		store.onBreak = func(ctx context.Context, _ int, _ func()) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		began := time.Now()
+		if _, err := l.Break(t.Context(), store, req.Tenant, "it hangs"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error %v", err)
+		}
+		if took := time.Since(began); took != answerMax {
+			t.Errorf("took %s", took)
+		}
+	})
+}
+
 func TestABreakStopsAskingWhenItsContextEnds(t *testing.T) {
 	t.Parallel()
 	l, store, req := started(t, Config{}), newMemory(), request()
