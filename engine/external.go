@@ -228,8 +228,8 @@ func (r *run) effect(ctx context.Context, s *plan.ProgramStep, mayHaveRun bool) 
 	if err := failpoint.Hit(failpoint.BeforeEffect); err != nil {
 		return err
 	}
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
+	if err := r.mayCall(ctx); err != nil {
+		return err
 	}
 	r.returned = nil
 	err = protect(ctx, r.engine.config.ActionGrace, func() error { return act(ctx, c) })
@@ -239,6 +239,18 @@ func (r *run) effect(ctx context.Context, s *plan.ProgramStep, mayHaveRun bool) 
 		r.returned = s
 	}
 	return errors.Join(err, failpoint.Hit(failpoint.AfterEffect))
+}
+
+// mayCall says whether an effect may begin. It goes by the clock: a process that was stopped and goes on is faster than the
+// timers that end its contexts, and by then another may have waited the call's time out.
+func (r *run) mayCall(ctx context.Context) error {
+	if err := r.lock.Err(); err != nil {
+		return err
+	}
+	if end, bounded := ctx.Deadline(); bounded && ctx.Err() == nil && !time.Now().Before(end) {
+		return context.DeadlineExceeded
+	}
+	return context.Cause(ctx)
 }
 
 // mark records how an effect ended, checks it, and, after the last step, ends the claim.

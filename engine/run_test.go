@@ -251,3 +251,30 @@ func TestAClaimThatTheDatabaseWantsRepeatedIsRepeatedAFewTimes(t *testing.T) {
 		o.release(context.Background())
 	}
 }
+
+// overdue is a context past its deadline whose timer has not fired: that of a process that was stopped and goes on.
+type overdue struct{ context.Context }
+
+func (overdue) Deadline() (time.Time, bool) { return time.Now().Add(-time.Second), true }
+
+// Others wait a call's time out by the clock, so that is what a late call is stopped by. G5
+func TestACallWhoseTimeIsUpDoesNotBegin(t *testing.T) {
+	t.Parallel()
+	e, store, site := newFake(t, Config{})
+	o := &operation{engine: e, tenant: site, store: store}
+	if _, err := o.acquire(t.Context(), sitelock.OpApply, nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	defer o.release(t.Context())
+	r := &run{operation: o}
+	if err := r.mayCall(t.Context()); err != nil {
+		t.Errorf("a call in time: %v", err)
+	}
+	if err := r.mayCall(overdue{t.Context()}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a late call: %v", err)
+	}
+	o.lock.Lose(&sitelock.LockLostError{})
+	if err := r.mayCall(t.Context()); !errors.As(err, new(*sitelock.LockLostError)) {
+		t.Errorf("a call without the lock: %v", err)
+	}
+}
