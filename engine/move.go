@@ -3,7 +3,9 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 
+	"github.com/belayhq/belay/internal/failpoint"
 	"github.com/belayhq/belay/internal/logkey"
 	"github.com/belayhq/belay/plan"
 )
@@ -58,7 +60,7 @@ func (r *run) fail(ctx context.Context, outcome plan.Outcome, failure *plan.Fail
 	ctx, cancel := finishing(ctx)
 	defer cancel()
 	err = r.repeated(ctx, func() error {
-		return r.lock.Releasing(ctx, func(ctx context.Context) error { return r.store.Checkpoint(ctx, r.lock.Held(), group) })
+		return r.lock.Releasing(ctx, func(ctx context.Context) error { return r.finish(ctx, group) })
 	})
 	switch {
 	case errors.Is(err, ErrUnknownOutcome):
@@ -69,4 +71,15 @@ func (r *run) fail(ctx context.Context, outcome plan.Outcome, failure *plan.Fail
 		return
 	}
 	r.note(group)
+}
+
+func (r *run) finish(ctx context.Context, group Group) error {
+	if err := failpoint.Hit(failpoint.BeforeFinish); err != nil {
+		return err
+	}
+	err := r.store.Checkpoint(ctx, r.lock.Held(), group)
+	if failure := failpoint.Hit(failpoint.AfterFinish); failure != nil {
+		return fmt.Errorf("%w: %w", ErrUnknownOutcome, failure)
+	}
+	return err
 }

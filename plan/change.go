@@ -63,6 +63,9 @@ const (
 	Action Kind = "action"
 )
 
+// Kinds lists all of them, for tests that must try each.
+func Kinds() []Kind { return []Kind{SQL, Action} }
+
 // Step is one item of a change.
 type Step struct {
 	ID   string `json:"id"`

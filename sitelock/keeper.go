@@ -8,6 +8,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/belayhq/belay/internal/failpoint"
 	"github.com/belayhq/belay/internal/logkey"
 )
 
@@ -151,7 +152,7 @@ func (k *keeper) renew(g *group) {
 	defer cancel()
 
 	sentAt := time.Now() // before the call: the database counts from some moment after it
-	gone, err := g.store.Renew(ctx, held, g.lease)
+	gone, err := renew(ctx, g.store, held, g.lease)
 	lost := newHeldSet(gone)
 	skipped, known := skippedBy(err)
 	for _, l := range batch {
@@ -165,6 +166,18 @@ func (k *keeper) renew(g *group) {
 	if err != nil && k.ctx.Err() == nil {
 		k.log.Warn().Err(err).Int(logkey.Locks, len(batch)).Msg("locks not renewed, trying again")
 	}
+}
+
+// renew is the one call that renews. An error leaves open whether the leases were extended.
+func renew(ctx context.Context, store Store, held []Held, lease time.Duration) (gone []Held, err error) {
+	if err := failpoint.Hit(failpoint.BeforeRenew); err != nil {
+		return nil, err
+	}
+	gone, err = store.Renew(ctx, held, lease)
+	if failure := failpoint.Hit(failpoint.AfterRenew); failure != nil {
+		return nil, failure
+	}
+	return gone, err
 }
 
 // batch takes the turns of a group's locks. It does so while they cannot be dropped: who drops a lock and then takes its

@@ -138,7 +138,7 @@ func (l *Lock) renew(ctx context.Context) error {
 func (l *Lock) sendRenewal(ctx context.Context) (lost []Held, err error) {
 	ctx, cancel := context.WithTimeout(ctx, attempt(l.lease))
 	defer cancel()
-	return l.store.Renew(ctx, []Held{l.held}, l.lease)
+	return renew(ctx, l.store, []Held{l.held}, l.lease)
 }
 
 // Proving runs a transaction that proves the fence itself. While it is open its row lock keeps every take-over out, so the

@@ -35,7 +35,7 @@ var ofTheLock = []mutation{
 	},
 	{
 		name:    "sitelock: trust counts from the answer to a renewal",
-		edits:   []edit{{"sitelock/keeper.go", "Renew(ctx, held, g.lease)\n", "Renew(ctx, held, g.lease)\n\tsentAt = time.Now()\n"}},
+		edits:   []edit{{"sitelock/keeper.go", "renew(ctx, g.store, held, g.lease)\n", "renew(ctx, g.store, held, g.lease)\n\tsentAt = time.Now()\n"}},
 		noticed: in("./sitelock", ""),
 	},
 	{

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -44,15 +45,21 @@ func parse(s string) *point {
 
 // Hit stops here if the process was told to.
 func Hit(name string) error {
-	if armed == nil || armed.name != name {
+	if !slices.Contains(Points(), name) {
+		panic("failpoint: " + name + " is none of Points")
+	}
+	if armed == nil || armed.name != name && armed.name != Every {
 		return nil
 	}
 	armed.mu.Lock()
 	defer armed.mu.Unlock()
-	if armed.hits++; armed.hits != armed.nth {
+	if armed.hits++; armed.hits != armed.nth && armed.name != Every {
 		return nil
 	}
 	fmt.Fprintf(armed.out, "at %s\n", name)
+	if armed.name == Every {
+		return nil
+	}
 	order, err := armed.in.ReadString('\n')
 	if err == nil && order == "fail\n" {
 		return ErrInjected

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/belayhq/belay/engine"
+	"github.com/belayhq/belay/internal/failpoint"
 	"github.com/belayhq/belay/plan"
 	"github.com/belayhq/belay/sitelock"
 	"github.com/belayhq/belay/tenant"
@@ -312,6 +313,9 @@ RETURNING 1`
 
 // Release implements [sitelock.Store].
 func (s *Store) Release(ctx context.Context, held sitelock.Held) error {
+	if err := failpoint.Hit(failpoint.BeforeRelease); err != nil {
+		return err
+	}
 	released := false
 	err := s.write(ctx, func(tx *transaction) error {
 		released = false
@@ -324,7 +328,7 @@ func (s *Store) Release(ctx context.Context, held sitelock.Held) error {
 	case !released:
 		return fmt.Errorf("release: %w", sitelock.ErrNotHeld)
 	}
-	return nil
+	return failpoint.Hit(failpoint.AfterRelease)
 }
 
 // stateColumns are those of a lock l, in the order of scanState.

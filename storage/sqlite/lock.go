@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/belayhq/belay/internal/failpoint"
 	"github.com/belayhq/belay/plan"
 	"github.com/belayhq/belay/sitelock"
 	"github.com/belayhq/belay/tenant"
@@ -248,11 +249,14 @@ WHERE tenant_id = ? AND holder = ? AND fence = ?`
 
 // Release frees the lock and keeps its fence.
 func (s *Store) Release(ctx context.Context, held sitelock.Held) error {
+	if err := failpoint.Hit(failpoint.BeforeRelease); err != nil {
+		return err
+	}
 	err := s.write(ctx, func(ctx context.Context, t *transaction) error { return t.release(ctx, held) })
 	if err != nil {
 		return fmt.Errorf("release: %w", err)
 	}
-	return nil
+	return failpoint.Hit(failpoint.AfterRelease)
 }
 
 func (t *transaction) release(ctx context.Context, held sitelock.Held) error {

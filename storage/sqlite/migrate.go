@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/belayhq/belay/internal/failpoint"
 	"github.com/belayhq/belay/migrations"
 	"github.com/belayhq/belay/storage"
 	"github.com/belayhq/belay/tenant"
@@ -26,6 +27,9 @@ var known = sync.OnceValue(func() []migrations.Migration { return migrations.For
 func (s *Store) Migrate(ctx context.Context) (from, to int, err error) {
 	all := known()
 	to = len(all)
+	if err := failpoint.Hit(failpoint.BeforeMigrate); err != nil {
+		return 0, 0, err
+	}
 	err = s.write(ctx, func(ctx context.Context, t *transaction) error {
 		if err := t.conn.script(ctx, makeVersionSQL); err != nil {
 			return translate(err)
@@ -41,14 +45,16 @@ func (s *Store) Migrate(ctx context.Context) (from, to int, err error) {
 				return fmt.Errorf("migration %d (%s): %w", m.Version, m.Name, translate(err))
 			}
 		}
-		_, err := t.exec(ctx, setVersionSQL, to)
-		return err
+		if _, err := t.exec(ctx, setVersionSQL, to); err != nil {
+			return err
+		}
+		return failpoint.Hit(failpoint.BeforeMigrateCommit)
 	})
 	if err != nil {
 		return from, from, fmt.Errorf("migrate: %w", err)
 	}
 	s.migrated.Store(true)
-	return from, to, nil
+	return from, to, failpoint.Hit(failpoint.AfterMigrate)
 }
 
 // checkSchema refuses tables that a newer Belay made.
