@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/belayhq/belay/internal/failpoint"
 	"github.com/belayhq/belay/migrations"
 	"github.com/belayhq/belay/storage"
 	"github.com/belayhq/belay/tenant"
@@ -48,6 +49,9 @@ const migrateTries = 100
 // it must be over long before a lease is.
 const giveWaySQL = `SELECT pg_catalog.set_config('lock_timeout', '100ms', true)`
 
+// migrateIdle ends the transaction of a migration whose process is stopped in the middle, with everybody else waiting for it.
+const migrateIdle = 10 * time.Second
+
 // Migrate implements [storage.Database].
 func (s *Store) Migrate(ctx context.Context) (from, to int, err error) {
 	return s.migrate(ctx, migrations.For(tenant.Postgres))
@@ -58,12 +62,19 @@ func (s *Store) migrate(ctx context.Context, all []migrations.Migration) (from, 
 	if from, err = s.SchemaVersion(ctx); err != nil {
 		return 0, 0, fmt.Errorf("migrate: %w", err)
 	}
+	if from == newest {
+		s.migrated.Store(true)
+		return from, from, nil
+	}
+	if err := failpoint.Hit(failpoint.BeforeMigrate); err != nil {
+		return from, from, err
+	}
 	for range migrateTries {
 		if from >= newest {
 			break
 		}
 		// Waiting for another process that migrates is right, however long that takes; the caller's context bounds it.
-		err = s.transact(ctx, s.pool, writing, limits{}.begin, func(tx *transaction) error {
+		err = s.transact(ctx, s.pool, writing, limits{idle: migrateIdle}.begin, func(tx *transaction) error {
 			from, err = tx.migrate(ctx, all)
 			return err
 		})
@@ -78,7 +89,7 @@ func (s *Store) migrate(ctx context.Context, all []migrations.Migration) (from, 
 		return from, from, fmt.Errorf("migrate: %w", newerSchema(from, newest))
 	}
 	s.migrated.Store(true)
-	return from, newest, nil
+	return from, newest, failpoint.Hit(failpoint.AfterMigrate)
 }
 
 func (tx *transaction) migrate(ctx context.Context, all []migrations.Migration) (from int, err error) {
@@ -101,6 +112,9 @@ func (tx *transaction) migrate(ctx context.Context, all []migrations.Migration) 
 	}
 	if from < len(all) {
 		tx.add(statement{sql: setVersionSQL, args: []any{len(all)}})
+	}
+	if err := failpoint.Hit(failpoint.BeforeMigrateCommit); err != nil {
+		return from, err
 	}
 	return from, tx.commit(ctx)
 }
