@@ -306,6 +306,7 @@ func (l *link) deliver(d Direction, to io.Writer, data []byte) bool {
 	}
 	if is.hole {
 		l.silence(d)
+		l.proxy.loses(l.class)
 	}
 	if l.isSilent(d) {
 		return true

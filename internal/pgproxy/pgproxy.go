@@ -60,6 +60,7 @@ type Proxy struct {
 
 	mu      sync.Mutex
 	weather map[way]weather
+	lost    map[Class]chan struct{}
 	links   map[*link]struct{}
 	faults  []*Fault
 }
@@ -75,7 +76,7 @@ func Start(tb testing.TB, network, server string) *Proxy {
 	ctx, stop := context.WithCancel(context.Background())
 	p := &Proxy{
 		tb: tb, listener: listener, network: network, server: server, ctx: ctx,
-		weather: make(map[way]weather), links: make(map[*link]struct{}),
+		weather: make(map[way]weather), lost: make(map[Class]chan struct{}), links: make(map[*link]struct{}),
 	}
 	p.running.Go(p.accept)
 	tb.Cleanup(func() {
@@ -108,6 +109,32 @@ func (p *Proxy) Delay(c Class, d Direction, by time.Duration) { p.set(way{c, d},
 // BlackHole has everything on a way vanish, without an end of any connection, new ones included. What has lost a message
 // stays silent for good.
 func (p *Proxy) BlackHole(c Class, d Direction) { p.set(way{c, d}, weather{hole: true}) }
+
+// Lost is closed when a black hole has taken something from a class of connections.
+func (p *Proxy) Lost(c Class) <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lostOf(c)
+}
+
+// lostOf makes the channel of Lost. The caller has the lock.
+func (p *Proxy) lostOf(c Class) chan struct{} {
+	if p.lost[c] == nil {
+		p.lost[c] = make(chan struct{})
+	}
+	return p.lost[c]
+}
+
+// loses marks that something was lost.
+func (p *Proxy) loses(c Class) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.lostOf(c):
+	default:
+		close(p.lost[c])
+	}
+}
 
 // Pass has everything on a way arrive at once again.
 func (p *Proxy) Pass(c Class, d Direction) { p.set(way{c, d}, weather{}) }

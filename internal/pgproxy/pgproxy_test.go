@@ -205,6 +205,11 @@ func TestABlackHoleEndsNoConnectionAndADelayLosesNothing(t *testing.T) {
 			if conn, err := pgx.Connect(dialling, n.url); err == nil || dialling.Err() == nil {
 				t.Fatalf("a black hole let a connection through: %v %v", conn, err)
 			}
+			select {
+			case <-n.Lost(pgproxy.Steps):
+			default:
+				t.Error("nobody was told of what is lost")
+			}
 			if n.committed() != (way == pgproxy.ToClient) {
 				t.Error("what was said went the wrong way")
 			}
