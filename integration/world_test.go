@@ -14,6 +14,7 @@ import (
 	_ "github.com/mattn/go-sqlite3"
 
 	"github.com/belayhq/belay/integration/checker"
+	"github.com/belayhq/belay/internal/pgproxy"
 	"github.com/belayhq/belay/internal/postgrestest"
 	"github.com/belayhq/belay/tenant"
 )
@@ -29,6 +30,8 @@ type world struct {
 	url, path string
 	// witness, if there is one, writes down all that is committed.
 	witness *checker.Witness
+	// network, if there is one, is what Belay reaches the database by; the test itself does not.
+	network *pgproxy.Proxy
 }
 
 // onBoth runs a test in a world of each kind.
@@ -61,6 +64,22 @@ func newWorldAt(t *testing.T, url string) *world {
 	w.target = withSchema(w.url, w.scope)
 	w.exec("CREATE SCHEMA site")
 	return w
+}
+
+// newWorldBehindANetwork is a tenant in an empty PostgreSQL database that Belay reaches by a network of the test's own.
+func newWorldBehindANetwork(t *testing.T, url string) *world {
+	t.Helper()
+	w := newWorldAt(t, url)
+	through, network := postgrestest.Through(t, url)
+	w.target, w.network = withSchema(through, w.scope), network
+	return w
+}
+
+// ofTest is the same world for a test within the test that made it.
+func (w *world) ofTest(t *testing.T) *world {
+	mine := *w
+	mine.t = t
+	return &mine
 }
 
 // renewed is a world with nothing in it, like a new one. On PostgreSQL it is the same database, which keeps Belay's own
