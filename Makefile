@@ -9,7 +9,7 @@ LINT := bin/golangci-lint
 DURATION ?= 2m
 SEED ?= 0
 
-.PHONY: help build test test-pooler soak mutants lint fmt demo bench bench-quick bench-test model model-full clean
+.PHONY: help build test test-pooler sweep soak mutants lint fmt demo bench bench-quick bench-test model model-full clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +25,10 @@ test: ## Run all tests, on SQLite and on a real PostgreSQL
 test-pooler: ## Run the crash tests on PostgreSQL behind PgBouncer (half a minute)
 	BELAY_TEST_POOLER=1 $(GO) test -race -shuffle=on -parallel 6 -timeout 5m ./integration \
 		-run '^Test(AProcessKilledAtAnyEdge|AnAbandonedApply|AStalledHolder|ABrokenHolder|AnUnknownCommit|ATerminatedApply|ACascadeSurvives|APartialPlan|SixteenProcessesStart)'
+
+# make test tries a part in which each pair of database, operation, step, point and fault occurs.
+sweep: ## Try every fault at every point of every operation, not only a part (ten minutes)
+	BELAY_TEST_SWEEP=1 $(GO) test -count=1 -timeout 30m ./integration -run '^TestEveryFaultAtEveryPointHeals$$'
 
 soak: ## Kill, stop and cut processes at random on both databases, then check all they did (DURATION=2m, SEED= to replay)
 	$(GO) test -v -count=1 -timeout 0 ./integration/soak -duration $(DURATION) -seed $(SEED)

@@ -84,21 +84,29 @@ func start(t *testing.T, point string, cmd *exec.Cmd) *child {
 // reached waits until the child stops at its failpoint; false if it ended without.
 func (c *child) reached() bool {
 	c.t.Helper()
-	line := make(chan error, 1)
+	_, ok := c.passed()
+	return ok
+}
+
+// passed waits for the next point at which the child tells that it is; false if it ended before.
+func (c *child) passed() (point string, ok bool) {
+	c.t.Helper()
+	said := make(chan error, 1)
 	go func() {
-		_, err := c.at.ReadString('\n')
-		line <- err
+		line, err := c.at.ReadString('\n')
+		point = strings.TrimPrefix(strings.TrimSuffix(line, "\n"), "at ")
+		said <- err
 	}()
 	select {
-	case err := <-line:
+	case err := <-said:
 		if err != nil && !errors.Is(err, io.EOF) {
 			c.t.Fatal(err)
 		}
-		return err == nil
+		return point, err == nil
 	case <-time.After(hang):
 		c.t.Fatalf("process hangs\n%s", c.stderr.String())
 	}
-	return false
+	return "", false
 }
 
 // order lets a stopped child go on.

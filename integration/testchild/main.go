@@ -38,7 +38,7 @@ type Report struct {
 
 type options struct {
 	target, id, change, changeID, op, ledger string
-	lease, wait                              time.Duration
+	lease, wait, step, action                time.Duration
 }
 
 func main() {
@@ -47,10 +47,12 @@ func main() {
 	flag.StringVar(&o.id, "id", "", "tenant id")
 	flag.StringVar(&o.change, "change", "", "change directory (apply)")
 	flag.StringVar(&o.changeID, "change-id", "", "change id (rollback)")
-	flag.StringVar(&o.op, "op", "apply", "apply or rollback")
+	flag.StringVar(&o.op, "op", "apply", "apply, rollback, or release: a hold, and its end")
 	flag.StringVar(&o.ledger, "ledger", "", "file that stands for a resource outside the database")
 	flag.DurationVar(&o.lease, "lease", 2*time.Second, "lease")
 	flag.DurationVar(&o.wait, "wait", 0, "lock timeout")
+	flag.DurationVar(&o.step, "step-timeout", 5*time.Second, "timeout of a statement")
+	flag.DurationVar(&o.action, "action-timeout", 2*time.Second, "timeout of an action")
 	flag.Parse()
 	if err := run(o); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -75,7 +77,7 @@ func run(o options) error {
 	actions := engine.NewActions()
 	fake.Register(actions, o.ledger)
 	e, err := engine.New(directory, engine.Config{
-		Lease: o.lease, Actions: actions, StepTimeout: 5 * time.Second, ActionTimeout: 2 * time.Second, ActionGrace: time.Second,
+		Lease: o.lease, Actions: actions, StepTimeout: o.step, ActionTimeout: o.action, ActionGrace: time.Second,
 		Log: zerolog.New(os.Stderr),
 	})
 	if err != nil {
@@ -88,8 +90,14 @@ func run(o options) error {
 }
 
 func operate(ctx context.Context, e *engine.Engine, t tenant.Tenant, o options) (engine.Result, error) {
-	if o.op == "rollback" {
+	switch o.op {
+	case "rollback":
 		return e.Rollback(ctx, t, o.changeID, engine.RollbackOptions{LockTimeout: o.wait})
+	case "release":
+		if _, err := e.Hold(ctx, t, time.Minute, "somebody looks"); err != nil {
+			return engine.Result{}, err
+		}
+		return engine.Result{Verdict: "released"}, e.ReleaseHold(ctx, t)
 	}
 	change, err := plan.Load(o.change)
 	if err != nil {

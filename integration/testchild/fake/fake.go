@@ -35,8 +35,9 @@ type Entry struct {
 	At    int64  `json:"at"`
 }
 
-// Register adds the actions "ledger.insert", "file.set" and "processor.burn", whose value is a duration. ledger is the path of the outside resource: its value is in
-// that file, the calls it saw in ledger + ".calls".
+// Register adds the actions "ledger.insert", "processor.burn", whose value is a duration, "file.set", and "file.await", which is
+// like it but does nothing before the file that [Open] makes is there. ledger is the path of the outside resource: its value
+// is in that file, the calls it saw in ledger + ".calls".
 func Register(actions *engine.Actions, ledger string) {
 	registerLedger(actions)
 	engine.RegisterExternal(actions, "processor.burn", engine.External[Args]{
@@ -49,7 +50,7 @@ func Register(actions *engine.Actions, ledger string) {
 		},
 	})
 	file := file{ledger}
-	engine.RegisterExternal(actions, "file.set", engine.External[Args]{
+	set := engine.External[Args]{
 		Capture: func(context.Context, engine.ActionCall[Args]) ([]byte, error) { return file.read() },
 		Do: func(_ context.Context, c engine.ActionCall[Args]) error {
 			return errors.Join(file.record(c), os.WriteFile(file.path, []byte(c.Args.Value), 0o600))
@@ -57,7 +58,35 @@ func Register(actions *engine.Actions, ledger string) {
 		Undo: func(_ context.Context, c engine.ActionCall[Args]) error {
 			return errors.Join(file.record(c), os.WriteFile(file.path, c.Before, 0o600))
 		},
-	})
+	}
+	await := set
+	await.Do = func(ctx context.Context, c engine.ActionCall[Args]) error {
+		if err := file.opened(ctx); err != nil {
+			return err
+		}
+		return set.Do(ctx, c)
+	}
+	engine.RegisterExternal(actions, "file.set", set)
+	engine.RegisterExternal(actions, "file.await", await)
+}
+
+// Open lets the action "file.await" of a resource go on.
+func Open(ledger string) error { return os.WriteFile(ledger+".open", nil, 0o600) }
+
+// opened waits for Open.
+func (f file) opened(ctx context.Context) error {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if _, err := os.Stat(f.path + ".open"); err == nil && ctx.Err() == nil {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }
 
 func registerLedger(actions *engine.Actions) {
