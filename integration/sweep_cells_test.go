@@ -222,15 +222,19 @@ func (o operation) stepsOf(t *testing.T) []specimen {
 	return everySpecimen(t)
 }
 
-// args are those of the process. If it does not survive, others wait out the time of its action; if it is stopped, also half its
-// lease, which is when the server ends its transaction.
+// args are those of the process. If it does not survive, others wait out the time of its action. If it is stopped, it goes on
+// while it still trusts its lock, so that it is the database that stops it; with a transaction open it has a short lease, because
+// others wait for half of it, which is when the server ends the transaction.
 func (c cell) args(s *site) []string {
 	lease, call := cmp.Or(c.operation.lease, "20s"), "10s"
 	switch c.fault {
 	case killed:
 		call = "3s"
 	case stopped:
-		lease, call = "3s", "3s"
+		call = "3s"
+		if c.passage.open() {
+			lease = "3s"
+		}
 	case restarted:
 		lease, call = "20s", "40s" // all processes are brought to their points first
 	case cut, swallowed:

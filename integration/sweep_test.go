@@ -153,7 +153,9 @@ func (c cell) run(w *world, restart func()) {
 		c.heal(s)
 		child.signal(syscall.SIGCONT)
 		child.order("go")
-		child.ended()
+		if r := child.wait(); c.holds() && !r.Lost {
+			t.Fatalf("the stopped process did not notice: %+v", r)
+		}
 	case restarted:
 		restart()
 		c.survives(s, child)
@@ -171,6 +173,12 @@ func (c cell) run(w *world, restart func()) {
 	}
 	c.heal(s)
 	s.sound()
+}
+
+// holds says whether the process has the lock at the point, and something left to do under it.
+func (c cell) holds() bool {
+	locks := c.operation.name != "release" && c.operation.name != "migration"
+	return locks && c.passage.point != failpoint.BeforeAcquire && !c.passage.last
 }
 
 // nextAnswer is the connection on which the process asks next.

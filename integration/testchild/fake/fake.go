@@ -61,10 +61,10 @@ func Register(actions *engine.Actions, ledger string) {
 	}
 	await := set
 	await.Do = func(ctx context.Context, c engine.ActionCall[Args]) error {
-		if err := file.opened(ctx); err != nil {
+		if err := errors.Join(file.record(c), file.opened(ctx)); err != nil {
 			return err
 		}
-		return set.Do(ctx, c)
+		return os.WriteFile(file.path, []byte(c.Args.Value), 0o600)
 	}
 	engine.RegisterExternal(actions, "file.set", set)
 	engine.RegisterExternal(actions, "file.await", await)
