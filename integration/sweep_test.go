@@ -175,10 +175,11 @@ func (c cell) run(w *world, restart func()) {
 	s.sound()
 }
 
-// holds says whether the process has the lock at the point, and something left to do under it.
+// holds says whether the process has the lock at the point, and something left to do under it. With a transaction open it looks
+// what became of that, and may find that another has done what it wanted.
 func (c cell) holds() bool {
 	locks := c.operation.name != "release" && c.operation.name != "migration"
-	return locks && c.passage.point != failpoint.BeforeAcquire && !c.passage.last
+	return locks && c.passage.point != failpoint.BeforeAcquire && !c.passage.last && !c.passage.open()
 }
 
 // nextAnswer is the connection on which the process asks next.

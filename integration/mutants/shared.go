@@ -59,6 +59,11 @@ var ofTheLock = []mutation{
 
 var ofTheEngine = []mutation{
 	{
+		name:    "engine: a commit with an unknown outcome counts as failed",
+		edits:   []edit{{"engine/run.go", "ErrUnknownOutcome):\n\t\treturn r.findOut(ctx, err)\n", "ErrUnknownOutcome):\n\t\treturn err\n"}},
+		noticed: in("./integration", "TestACommitAtWhichTheConnectionDies"),
+	},
+	{
 		name:    "engine: the before-image is captured again when a step is run again",
 		edits:   []edit{{"engine/external.go", `r.direction == plan.Down || was != "" && was != plan.StepUndone {`, "r.direction == plan.Down {"}},
 		noticed: in("./integration", "TestAnEffectInDoubt|TestAnEffectThatDidNot|ExternalStep"),
