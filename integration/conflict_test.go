@@ -79,7 +79,7 @@ func TestAStepThatCannotHaveItsTableFailsAndPassesLater(t *testing.T) {
 		text string
 	}{
 		"locked for too long": {200 * time.Millisecond, "lock timeout"},
-		"cancelled":           {hang, "a.up.sql:1"},
+		"cancelled":           {hang, "(a.up.sql:1): cancelled by an administrator"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

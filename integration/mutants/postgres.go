@@ -120,6 +120,14 @@ var ofPostgres = []mutation{
 			{postgresLock, "expires_at = belay.now_ms() + $11::bigint\nFROM", "expires_at = $15::bigint + $11::bigint\nFROM"},
 			{postgresLock, "req.Replace.Fence, plan.Format)", "req.Replace.Fence, plan.Format, time.Now().Add(-time.Hour).UnixMilli())"},
 		},
+		noticed: postgres("locks", "the same holder recognises its row"),
+	},
+	{
+		name: "postgres: the first lease's end is counted from the client's clock, which is an hour behind",
+		edits: []edit{
+			{postgresLock, "clock.now, clock.now + $10::bigint\n", "clock.now, $11::bigint + $10::bigint\n"},
+			{postgresLock, "orNull(newPlan), millis(req.Lease))\n\t\t}", "orNull(newPlan), millis(req.Lease), time.Now().Add(-time.Hour).UnixMilli())\n\t\t}"},
+		},
 		noticed: postgres("locks", "the first acquire gives fence 1"),
 	},
 	{

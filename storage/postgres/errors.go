@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -55,6 +56,9 @@ type Error struct {
 	// position counts the characters of the statement up to the error from 1; 0 if the server named none.
 	position int
 	fatal    bool // the server has ended the session
+	// after is how long after it was sent the statement failed: the code of a statement that took too long and that of one
+	// somebody cancelled are the same.
+	after time.Duration
 }
 
 func (e *Error) Error() string { return e.message + " (" + e.Code + ")" }

@@ -244,10 +244,10 @@ func failure(group engine.Group, index int, st plan.Statement, err error) error 
 func stepError(err error, timeout, lockWait time.Duration) error {
 	server, ok := errors.AsType[*Error](err)
 	switch {
-	case ok && server.Code == codeQueryCanceled && timeout > 0:
+	case ok && server.Code == codeQueryCanceled && timeout > 0 && server.after >= timeout:
 		return fmt.Errorf("timed out after %s", timeout)
 	case ok && server.Code == codeQueryCanceled:
-		return errors.New("cancelled by an administrator")
+		return errors.New("cancelled by an administrator or another program")
 	case ok && server.Code == codeLockNotAvailable:
 		return fmt.Errorf("lock timeout: waited %s for a lock of someone else", lockWait)
 	}

@@ -114,6 +114,7 @@ type transaction struct {
 	taken map[int][]byte
 	// unread is what the reader of an answer found wrong.
 	unread error
+	sent   time.Time // when what runs now was
 }
 
 // statement is one queued statement.
@@ -330,6 +331,7 @@ func (tx *transaction) sendPart(ctx context.Context, queue []statement) (at int,
 	for i := range queue {
 		fresh[i] = tx.put(line, known, queue[i])
 	}
+	tx.sent = time.Now()
 	if err := line.Sync(); err != nil {
 		tx.broken = true
 		return 0, connectionError(ctx, err)
@@ -358,6 +360,7 @@ func (tx *transaction) translate(ctx context.Context, st statement, err error) e
 		return connectionError(ctx, err)
 	}
 	clean := withoutValues(server)
+	clean.after = time.Since(tx.sent)
 	if clean.fatal {
 		tx.broken = true
 		return clean

@@ -162,12 +162,12 @@ func checkLease(operation sitelock.Operation, lease, longest time.Duration) erro
 // that it replaces. Nobody can change the row before the transaction ends.
 func (l lockRow) mayBeTaken(req sitelock.Request) bool {
 	switch {
-	case !l.exists, l.Holder == req.Holder:
+	case l.Holder == req.Holder && l.exists:
 		return true
 	case req.Replace.Holder == "":
 		return !l.Live
 	}
-	return l.Fence == req.Replace.Fence && (l.Holder == req.Replace.Holder || !l.Live)
+	return l.exists && l.Fence == req.Replace.Fence && (l.Holder == req.Replace.Holder || !l.Live)
 }
 
 // The holder's own row keeps its fence.

@@ -82,7 +82,7 @@ func within(ctx context.Context, timeout time.Duration, what string, fn func(ctx
 	defer cancel()
 	err := fn(bounded)
 	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
-		return fmt.Errorf("%s took longer than its timeout of %s: %w", what, timeout, err)
+		return fmt.Errorf("%s timed out after %s: %w", what, timeout, err)
 	}
 	return err
 }

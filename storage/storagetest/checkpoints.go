@@ -139,7 +139,9 @@ var checkpoints = []test{
 		x := s.begin(t, apply(change("0001-first", 2)))
 		step := x.step(1, plan.StepDone, endless)
 		step.Timeout = 100 * time.Millisecond
-		x.failsIn(t, 1, x.group(x.put(0), step))
+		if err := x.failsIn(t, 1, x.group(x.put(0), step)).Err; !strings.Contains(err.Error(), "timed out after 100ms") {
+			t.Errorf("got %v", err)
+		}
 		x.succeed(t, x.put(0), x.put(1))
 	}},
 	{"a caller who gives up leaves nothing of a running group", func(t *testing.T, d *database) {

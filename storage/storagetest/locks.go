@@ -143,6 +143,11 @@ var locks = []test{
 	}},
 	{"an acquire that replaces what is no longer there is refused", func(t *testing.T, d *database) {
 		s := d.site(t)
+		req := s.request(nil)
+		req.Replace = sitelock.Held{Tenant: s.id, Holder: sitelock.NewHolderID(), Fence: 1}
+		if _, err := s.db.Acquire(t.Context(), req); !errors.Is(err, sitelock.ErrRefused) || s.state(t).Live {
+			t.Errorf("of a tenant without a lock row: got %v, want ErrRefused", err)
+		}
 		held := s.acquire(t, nil).Held
 		for name, replace := range map[string]sitelock.Held{
 			"another fence":  {Tenant: s.id, Holder: held.Holder, Fence: held.Fence + 1},
